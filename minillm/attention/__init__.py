@@ -1,0 +1,1 @@
+"""What a query may see, and the backends that compute it."""

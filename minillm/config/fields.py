@@ -1,0 +1,135 @@
+"""Plain mappings into frozen dataclasses: unknown keys, wrong types and bad choices are errors that say where.
+
+`build` is the only reader of nested plain values in the project. It understands what our schemas use: bool, int,
+float, str, None, Literal, tuple[X, ...], dict, nested dataclasses, and unions of these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from minillm.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Make `cls` (a dataclass) from `values`; `where` is the dotted path that error messages begin with."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where}: expected a mapping, got {values!r}.")
+    names = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    for key in values:
+        if key not in names:
+            raise ConfigError(
+                f"{where}.{key}: unknown key.{nearest(str(key), names)} Allowed here: {', '.join(sorted(names))}."
+            )
+    hints = _hints(cls)
+    built: dict[str, Any] = {}
+    for name, spec in names.items():
+        if name in values:
+            built[name] = convert(values[name], hints[name], f"{where}.{name}")
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}.{name}: missing, and it has no default.")
+    return cls(**built)
+
+
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """`value` as the type `hint`, or a ConfigError. Text that reads as a number is taken for one (``"1e-4"``)."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(value, typing.get_args(hint), where)
+    if origin is Literal:
+        allowed = typing.get_args(hint)
+        if value in allowed and not isinstance(value, bool):
+            return value
+        raise ConfigError(
+            f"{where}: {value!r} is not allowed.{nearest(str(value), allowed)} "
+            f"Allowed: {', '.join(str(a) for a in allowed)}."
+        )
+    if origin is tuple:
+        if isinstance(value, str) or not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{where}: expected a list, got {value!r}.")
+        inner = typing.get_args(hint)[0]
+        return tuple(convert(v, inner, f"{where}[{i}]") for i, v in enumerate(value))
+    if dataclasses.is_dataclass(hint):
+        return build(typing.cast(type, hint), value, where)
+    if hint is Any:
+        return value
+    if hint is type(None):
+        if value is None:
+            return None
+    elif hint is bool:
+        if isinstance(value, bool):
+            return value
+    elif hint is int:
+        return _convert_int(value, where)
+    elif hint is float:
+        return _convert_float(value, where)
+    elif hint is str:
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return str(value)
+    elif origin is dict or hint is dict:
+        if isinstance(value, Mapping):
+            return dict(value)
+    raise ConfigError(f"{where}: expected {_name(hint)}, got {value!r}.")
+
+
+def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
+    if value is None and type(None) in options:
+        return None
+    rest = [o for o in options if o is not type(None)]
+    if len(rest) == 1:
+        return convert(value, rest[0], where)
+    for option in rest:
+        try:
+            return convert(value, option, where)
+        except ConfigError:
+            continue
+    raise ConfigError(f"{where}: expected {' or '.join(_name(o) for o in options)}, got {value!r}.")
+
+
+def _convert_int(value: Any, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if number.is_integer():
+            return int(number)
+    raise ConfigError(f"{where}: expected a whole number, got {value!r}.")
+
+
+def _convert_float(value: Any, where: str) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float(value)
+    elif isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            raise ConfigError(f"{where}: expected a number, got {value!r}.") from None
+    else:
+        raise ConfigError(f"{where}: expected a number, got {value!r}.")
+    if not math.isfinite(number):
+        raise ConfigError(f"{where}: expected a finite number, got {value!r}.")
+    return number
+
+
+def _name(hint: Any) -> str:
+    if hint is type(None):
+        return "null"
+    return getattr(hint, "__name__", str(hint))

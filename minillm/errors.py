@@ -1,0 +1,20 @@
+"""The two errors a user can cause; everything else is a bug of ours and keeps its traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MinillmError(Exception):
+    """Something the user can mend. The programs print it as one paragraph and exit with code 2."""
+
+
+class ConfigError(MinillmError):
+    """A configuration that cannot be honoured: what was given, where, and what is allowed."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt `word`: ``" Did you mean 'window'?"``, or an empty string when nothing is near."""
+    matches = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.5)
+    return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,0 +1,128 @@
+"""What a position scheme is: one frozen dataclass (the spec) and, where it has something to compute, one module.
+
+A scheme is one file: a dataclass whose fields are its YAML fields, decorated with `register`, and an nn.Module (its
+runtime) that overrides the hooks of the place at which position enters::
+
+    @register("alibi")
+    @dataclass(frozen=True)
+    class ALiBi(PositionScheme):
+        place = "bias"
+        learned: bool = False
+
+        def make(self, layer: LayerShape) -> LayerPosition:
+            return ALiBiBias(layer.num_attention_heads)
+
+The layer plan holds the dataclass (``spec.position.scheme == "alibi"``); attention calls the module. Shapes: B batch,
+T tokens, H query heads, G key-value heads, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from minillm.attention.tokens import StepContext, Tokens
+from minillm.errors import ConfigError, nearest
+
+Place = Literal["nowhere", "rotation", "bias", "relative", "embedding"]
+
+
+class LayerShape(NamedTuple):
+    """What a scheme may know of its layer when it validates itself and builds its module."""
+
+    index: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+
+
+class Rotary(NamedTuple):
+    """Cosines and sines for one set of positions, (B or 1, T, R/2) float32; R dims of each head are rotated."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class LayerPosition(nn.Module):
+    """Runtime of a per-layer scheme. Every hook's default does nothing; a scheme overrides those of its place."""
+
+    def rotary(self, context: StepContext, tokens: Tokens) -> Rotary | None:
+        """Rotation tables for `tokens`; shared by layers of an equal scheme through `context.once`."""
+        return None
+
+    def rotate(self, x: Float[Tensor, "B N T K"], rotary: Rotary) -> Float[Tensor, "B N T K"]:
+        """Rotate queries or keys (N heads) by the tables; keys are cached rotated."""
+        raise NotImplementedError
+
+    def bias(self, queries: Tokens, keys: Tokens) -> Float[Tensor, "B H Tq Tk"] | None:
+        """What is added to the scaled scores, float32, B may be 1; None adds nothing."""
+        return None
+
+
+@dataclass(frozen=True)
+class PositionScheme:
+    """Spec of a scheme. Subclasses add fields (the YAML fields), `place`, and `make`."""
+
+    scheme: ClassVar[str]
+    place: ClassVar[Place]
+
+    def validate(self, layer: LayerShape) -> None:
+        """Raise ConfigError naming field, value and what is allowed; the caller prefixes the layer."""
+
+    def make(self, layer: LayerShape) -> LayerPosition | None:
+        """The layer's module, or None where there is nothing to compute."""
+        return None
+
+    def summary(self) -> dict[str, Any]:
+        """Cells of the printed layer table: keys among 'theta', 'scaling', 'detail'."""
+        return {}
+
+    @property
+    def bias_key(self) -> Hashable:
+        """Layers of equal non-None keys share one bias tensor per step; None means the bias is the layer's own."""
+        return None
+
+
+@dataclass(frozen=True)
+class EmbeddingScheme(PositionScheme):
+    """A scheme added to the token embeddings (``model.embedding.position``), not to a layer."""
+
+    def make_embedding(self, hidden_size: int, max_position_embeddings: int) -> nn.Module:
+        """A module from positions (B or 1, T) int64 to (B or 1, T, hidden_size)."""
+        raise NotImplementedError
+
+    def max_positions(self, max_position_embeddings: int) -> int | None:
+        """The first position that is not defined (a learned table's size), or None where every position is."""
+        return None
+
+
+S = TypeVar("S", bound=type[PositionScheme])
+SCHEMES: dict[str, type[PositionScheme]] = {}
+
+
+def register(name: str) -> Callable[[S], S]:
+    """Class decorator: make a scheme known to YAML under `name`."""
+
+    def add(cls: S) -> S:
+        if name in SCHEMES and SCHEMES[name].__qualname__ != cls.__qualname__:
+            raise ValueError(f"position scheme {name!r} is registered twice")
+        cls.scheme = name
+        SCHEMES[name] = cls
+        return cls
+
+    return add
+
+
+def scheme_class(name: str, where: str, embedding: bool = False) -> type[PositionScheme]:
+    """The dataclass registered as `name`, for a layer or (`embedding=True`) for the embeddings."""
+    known = {n: c for n, c in SCHEMES.items() if issubclass(c, EmbeddingScheme) == embedding}
+    if name in known:
+        return known[name]
+    if name in SCHEMES:
+        place = "model.embedding.position" if not embedding else "a layer's `position`"
+        raise ConfigError(f"{where}: scheme '{name}' does not belong here; it goes in {place}.")
+    raise ConfigError(f"{where}: unknown position scheme '{name}'.{nearest(name, known)} Known: {', '.join(sorted(known))}.")

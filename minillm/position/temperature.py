@@ -1,0 +1,121 @@
+"""Query temperature: a factor on the queries (so on the logits) that may depend on position or head.
+
+A temperature is one dataclass decorated with `register_temperature` and one `scale` method, like a position scheme;
+it applies to rotated layers as well as to NoPE layers. Positions count within the document.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from minillm.errors import ConfigError, nearest
+from minillm.position.base import LayerShape
+
+
+class QueryScale(nn.Module):
+    """Runtime of a temperature: the factor for each query, broadcast against (B, H, T, K)."""
+
+    def forward(self, position: Int[Tensor, "B T"]) -> Float[Tensor, "B H T 1"]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TemperatureScheme:
+    """Spec of a temperature; subclasses add fields (the YAML fields) and `make`."""
+
+    type: ClassVar[str]
+
+    def validate(self, layer: LayerShape) -> None:
+        """Raise ConfigError naming field, value and what is allowed; the caller prefixes the layer."""
+
+    def make(self, layer: LayerShape) -> QueryScale:
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """The cell of the layer table, e.g. ``llama4(scale=0.1, floor=8192)``."""
+        import dataclasses
+
+        fields = ", ".join(f"{f.name}={getattr(self, f.name):g}" for f in dataclasses.fields(self))
+        return f"{self.type}({fields})" if fields else self.type
+
+
+S = TypeVar("S", bound=type[TemperatureScheme])
+TEMPERATURES: dict[str, type[TemperatureScheme]] = {}
+
+
+def register_temperature(name: str) -> Callable[[S], S]:
+    """Class decorator: make a temperature known to YAML under `name`."""
+
+    def add(cls: S) -> S:
+        cls.type = name
+        TEMPERATURES[name] = cls
+        return cls
+
+    return add
+
+
+def temperature_class(name: str, where: str) -> type[TemperatureScheme]:
+    if name not in TEMPERATURES:
+        known = ", ".join(sorted(TEMPERATURES))
+        raise ConfigError(f"{where}: unknown temperature '{name}'.{nearest(name, TEMPERATURES)} Known: {known}.")
+    return TEMPERATURES[name]
+
+
+def _positive(value: float, field: str) -> None:
+    if not value > 0:
+        raise ConfigError(f"temperature.{field} = {value!r}: must be above 0.")
+
+
+@register_temperature("llama4")
+@dataclass(frozen=True)
+class Llama4(TemperatureScheme):
+    """q *= 1 + scale * log(1 + floor((pos + 1) / floor)), pos from 0 (transformers, modeling_llama4.py)."""
+
+    scale: float = 0.1
+    floor: float = 8192.0
+
+    def validate(self, layer: LayerShape) -> None:
+        _positive(self.floor, "floor")
+
+    def make(self, layer: LayerShape) -> QueryScale:
+        return _ByPosition(lambda pos: 1 + self.scale * torch.log1p(torch.floor((pos + 1) / self.floor)))
+
+
+@register_temperature("log_n")
+@dataclass(frozen=True)
+class LogN(TemperatureScheme):
+    """q *= log_base(base + pos), at least 1 (SWAN, arXiv 2504.08719, where base is fitted after training)."""
+
+    base: float = 362.0
+
+    def validate(self, layer: LayerShape) -> None:
+        if not self.base > 1:
+            raise ConfigError(f"temperature.base = {self.base!r}: must be above 1.")
+
+    def make(self, layer: LayerShape) -> QueryScale:
+        return _ByPosition(lambda pos: torch.log(self.base + pos) / math.log(self.base))
+
+
+class _ByPosition(QueryScale):
+    """A fixed function of position alone, in float32."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, position: Int[Tensor, "B T"]) -> Float[Tensor, "B H T 1"]:
+        return self.function(position.to(torch.float32))[:, None, :, None]
+
+
+def as_mapping(temperature: TemperatureScheme) -> dict[str, Any]:
+    """The YAML form of a temperature, for layers.json."""
+    import dataclasses
+
+    return {"type": temperature.type, **dataclasses.asdict(temperature)}
