@@ -1,0 +1,51 @@
+# `make help` lists the targets. Each does all it needs by itself and is quick when repeated.
+# Only Python 3.11+ and make have to be there: make train PYTHON=/path/to/python3.12 names one.
+
+VENV ?= .venv
+EXTRAS ?= dev
+ARGS ?=
+TEST_SECONDS ?= 900
+
+comma := ,
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.set-up-$(subst $(comma),-,$(EXTRAS))
+# The first interpreter here that is new enough.
+PYTHON = $(firstword $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p; done))
+
+COMPARE_DIR ?= outputs/compare
+COMPARE_MODELS ?= rope,nope,alibi,gemma3,rnope_swa,swa_only
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train compare test check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## make .venv with the pinned versions (EXTRAS=dev,sweep adds extras)
+
+$(STAMP): pyproject.toml setup.py constraints.txt
+	@test -n "$(PYTHON)" || { echo "minillm needs Python 3.11 or newer, and none was found. Name one: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || { echo "Making $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing into $(VENV): a few minutes the first time"
+	@$(PY) -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+train: $(STAMP) ## the main job: train RNoPE-SWA on the embedded corpus and measure it (ARGS="model=rope optim.lr=1e-3")
+	$(PY) train.py $(ARGS)
+
+compare: $(STAMP) ## train six arms on equal terms, evaluate all, write one report (about an hour)
+	$(PY) train.py -m model=$(COMPARE_MODELS) hydra.sweep.dir=$(COMPARE_DIR) $(ARGS)
+	$(PY) eval.py 'runs=[$(COMPARE_DIR)/*-s*]' out=$(COMPARE_DIR)/report
+
+test: $(STAMP) ## the tests, all but the slow ones (ARGS="-m slow", ARGS=tests/attention, ...)
+	$(PY) -m pytest -m "not slow" --session-timeout=$(TEST_SECONDS) $(ARGS)
+
+check: $(STAMP) ## lint, format and type check
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+clean: ## remove what builds, checks and tests leave behind; .venv, outputs and data_cache stay
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
