@@ -1,4 +1,4 @@
-"""The two errors a user can cause; everything else is a bug of ours and keeps its traceback."""
+"""The errors a user can cause; everything else is a bug of ours and keeps its traceback."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ class MinillmError(Exception):
 
 class ConfigError(MinillmError):
     """A configuration that cannot be honoured: what was given, where, and what is allowed."""
+
+
+class ConfigWarning(UserWarning):
+    """A setting that takes no effect, or not the effect its author may expect."""
+
+
+class PositionUndefined(MinillmError):
+    """A position at which the model has no meaning (beyond a learned table); evaluations report "not defined"."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -34,7 +34,7 @@ Place = Literal["nowhere", "rotation", "bias", "relative", "embedding"]
 class LayerShape(NamedTuple):
     """What a scheme may know of its layer when it validates itself and builds its module."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
@@ -49,6 +49,9 @@ class Rotary(NamedTuple):
 
 class LayerPosition(nn.Module):
     """Runtime of a per-layer scheme. Every hook's default does nothing; a scheme overrides those of its place."""
+
+    shift_invariant: ClassVar[bool] = True
+    """The bias depends on differences of positions only, so one block of it serves every block of a banded layer."""
 
     def rotary(self, context: StepContext, tokens: Tokens) -> Rotary | None:
         """Rotation tables for `tokens`; shared by layers of an equal scheme through `context.once`."""
@@ -83,7 +86,7 @@ class PositionScheme:
 
     @property
     def bias_key(self) -> Hashable:
-        """Layers of equal non-None keys share one bias tensor per step; None means the bias is the layer's own."""
+        """Layers of equal non-None keys and equal heads share one bias per step; None: the bias is the layer's own."""
         return None
 
 
@@ -125,4 +128,6 @@ def scheme_class(name: str, where: str, embedding: bool = False) -> type[Positio
     if name in SCHEMES:
         place = "model.embedding.position" if not embedding else "a layer's `position`"
         raise ConfigError(f"{where}: scheme '{name}' does not belong here; it goes in {place}.")
-    raise ConfigError(f"{where}: unknown position scheme '{name}'.{nearest(name, known)} Known: {', '.join(sorted(known))}.")
+    raise ConfigError(
+        f"{where}: unknown position scheme '{name}'.{nearest(name, known)} Known: {', '.join(sorted(known))}."
+    )

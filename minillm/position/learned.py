@@ -1,0 +1,57 @@
+"""Learned absolute embeddings: a table of one vector per position, added to the token embeddings (GPT-2).
+
+The table has `max_position_embeddings` rows, the training length. A later position has no vector: in training that is
+an error; in eval mode `PositionUndefined`, which evaluations report as "not defined" instead of a number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from minillm.errors import MinillmError, PositionUndefined
+from minillm.position.base import EmbeddingScheme, Place, register
+
+
+@register("learned")
+@dataclass(frozen=True)
+class Learned(EmbeddingScheme):
+    """The table's size is the model's training length, so it has no field of its own."""
+
+    place: ClassVar[Place] = "embedding"
+
+    def make_embedding(self, hidden_size: int, max_position_embeddings: int) -> nn.Module:
+        return LearnedEmbedding(hidden_size, max_position_embeddings)
+
+    def max_positions(self, max_position_embeddings: int) -> int | None:
+        return max_position_embeddings
+
+
+class LearnedEmbedding(nn.Module):
+    def __init__(self, hidden_size: int, num_positions: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(num_positions, hidden_size)
+
+    def forward(self, position: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Rows of the table. Beyond it: MinillmError in training mode, PositionUndefined in eval mode."""
+        # Asked before the lookup: on a GPU an index out of range kills the process with a device-side assertion.
+        if position.numel() and not position.is_meta:
+            length = int(position.max()) + 1
+            if length > self.table.num_embeddings:
+                raise self._beyond(length)
+        return self.table(position)
+
+    def _beyond(self, length: int) -> MinillmError:
+        size = self.table.num_embeddings
+        message = (
+            f"Position {length - 1} (a document of {length} tokens) is beyond the learned table of {size} positions"
+        )
+        if self.training:
+            return MinillmError(
+                f"{message}. Train with data.seq_len at most {size}, or with a scheme that has no table "
+                f"(model.embedding.position: sinusoidal, or rope, alibi or nope in the layers)."
+            )
+        return PositionUndefined(f"{message}: the model is not defined there.")
