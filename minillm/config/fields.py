@@ -1,7 +1,8 @@
 """Plain mappings into frozen dataclasses: unknown keys, wrong types and bad choices are errors that say where.
 
 `build` is the only reader of nested plain values in the project. It understands what our schemas use: bool, int,
-float, str, None, Literal, tuple[X, ...], dict, nested dataclasses, and unions of these.
+float, str, None, Literal, tuple[X, ...], dict, nested dataclasses, unions of these, and classes that read themselves
+through a classmethod `from_plain(value, where)` (RoPE's scaling, whose fields depend on its type).
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             raise ConfigError(f"{where}: expected a list, got {value!r}.")
         inner = typing.get_args(hint)[0]
         return tuple(convert(v, inner, f"{where}[{i}]") for i, v in enumerate(value))
+    if hasattr(hint, "from_plain"):
+        return hint.from_plain(value, where)
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where)
     if hint is Any:
