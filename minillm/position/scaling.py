@@ -63,7 +63,7 @@ class Scaling:
         if "type" not in value:
             given = ", ".join(str(k) for k in value) or "nothing"
             raise ConfigError(f"{where}.type: missing (given: {given}). Known types: {known}.")
-        name = value["type"]
+        name = str(value["type"])
         if name not in SCALINGS:
             raise ConfigError(f"{where}.type: unknown type '{name}'.{nearest(name, SCALINGS)} Known: {known}.")
         return build(SCALINGS[name], value, where)

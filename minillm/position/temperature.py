@@ -1,11 +1,12 @@
 """Query temperature: a factor on the queries (so on the logits) that may depend on position or head.
 
-A temperature is one dataclass decorated with `register_temperature` and one `scale` method, like a position scheme;
-it applies to rotated layers as well as to NoPE layers. Positions count within the document.
+A temperature is one dataclass under `register_temperature`, like a position scheme, and has a `factor` (where position
+alone decides: `PositionTemperature`) or makes a module of its own (where it is learned). It applies to rotated layers as well as to NoPE layers. Positions count within the document.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,8 +41,6 @@ class TemperatureScheme:
 
     def summary(self) -> str:
         """The cell of the layer table, e.g. ``llama4(scale=0.1, floor=8192)``."""
-        import dataclasses
-
         fields = ", ".join(f"{f.name}={getattr(self, f.name):g}" for f in dataclasses.fields(self))
         return f"{self.type}({fields})" if fields else self.type
 
@@ -68,29 +67,47 @@ def temperature_class(name: str, where: str) -> type[TemperatureScheme]:
     return TEMPERATURES[name]
 
 
-def _positive(value: float, field: str) -> None:
-    if not value > 0:
-        raise ConfigError(f"temperature.{field} = {value!r}: must be above 0.")
+@dataclass(frozen=True)
+class PositionTemperature(TemperatureScheme):
+    """A temperature that is a fixed function of the position alone."""
+
+    def factor(self, position: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        raise NotImplementedError
+
+    def make(self, layer: LayerShape) -> QueryScale:
+        return ScaleByPosition(self)
+
+
+class ScaleByPosition(QueryScale):
+    """Runtime of `PositionTemperature`, in float32 (positions are exact up to 2**24)."""
+
+    def __init__(self, scheme: PositionTemperature) -> None:
+        super().__init__()
+        self.scheme = scheme
+
+    def forward(self, position: Int[Tensor, "B T"]) -> Float[Tensor, "B H T 1"]:
+        return self.scheme.factor(position.to(torch.float32))[:, None, :, None]
 
 
 @register_temperature("llama4")
 @dataclass(frozen=True)
-class Llama4(TemperatureScheme):
+class Llama4(PositionTemperature):
     """q *= 1 + scale * log(1 + floor((pos + 1) / floor)), pos from 0 (transformers, modeling_llama4.py)."""
 
     scale: float = 0.1
     floor: float = 8192.0
 
     def validate(self, layer: LayerShape) -> None:
-        _positive(self.floor, "floor")
+        if not self.floor > 0:
+            raise ConfigError(f"temperature.floor = {self.floor!r}: must be above 0.")
 
-    def make(self, layer: LayerShape) -> QueryScale:
-        return _ByPosition(lambda pos: 1 + self.scale * torch.log1p(torch.floor((pos + 1) / self.floor)))
+    def factor(self, position: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        return 1 + self.scale * torch.log1p(torch.floor((position + 1) / self.floor))
 
 
 @register_temperature("log_n")
 @dataclass(frozen=True)
-class LogN(TemperatureScheme):
+class LogN(PositionTemperature):
     """q *= log_base(base + pos), at least 1 (SWAN, arXiv 2504.08719, where base is fitted after training)."""
 
     base: float = 362.0
@@ -99,23 +116,10 @@ class LogN(TemperatureScheme):
         if not self.base > 1:
             raise ConfigError(f"temperature.base = {self.base!r}: must be above 1.")
 
-    def make(self, layer: LayerShape) -> QueryScale:
-        return _ByPosition(lambda pos: torch.log(self.base + pos) / math.log(self.base))
-
-
-class _ByPosition(QueryScale):
-    """A fixed function of position alone, in float32."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, position: Int[Tensor, "B T"]) -> Float[Tensor, "B H T 1"]:
-        return self.function(position.to(torch.float32))[:, None, :, None]
+    def factor(self, position: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        return torch.log(self.base + position) / math.log(self.base)
 
 
 def as_mapping(temperature: TemperatureScheme) -> dict[str, Any]:
     """The YAML form of a temperature, for layers.json."""
-    import dataclasses
-
     return {"type": temperature.type, **dataclasses.asdict(temperature)}
