@@ -1,0 +1,79 @@
+"""Whether a run starts, goes on, or is refused: the rules of `resume=auto|never|must|force`.
+
+auto   go on from the newest checkpoint; start where there is none; refuse a folder that holds another run
+must   as auto, but refuse to start anew
+never  refuse a folder that already holds a run: nothing is overwritten
+force  as auto, but take the changed settings that auto refuses, and say which
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from minillm.errors import MinillmError
+from minillm.training import identity
+from minillm.training.identity import Change
+from minillm.training.run_folder import RunFolder
+
+Mode = Literal["auto", "never", "must", "force"]
+
+
+class Decision(NamedTuple):
+    """What to do with a run folder."""
+
+    action: Literal["start", "resume", "stopped", "complete"]
+    """start at step 0; resume from `checkpoint`; nothing to do: `stop_at_step` is reached, or the run is complete."""
+    checkpoint: Path | None
+    step: int
+    """Updates done so far."""
+    changed: list[Change]
+    """Settings that differ from those of the run's earlier part, allowed ones and forced ones."""
+
+
+def decide(
+    folder: RunFolder,
+    plain: Mapping[str, Any],
+    mode: Mode,
+    max_steps: int,
+    stop_at_step: int | None,
+    say: Callable[[str], None] = print,
+) -> Decision:
+    """Look at `folder` and apply the rules. Writes nothing.
+
+    Args:
+        plain: the resolved configuration asked for now.
+        say: told of damaged checkpoints that are passed over.
+
+    Raises:
+        MinillmError: the rules refuse; the message names the folder, the keys and what would be accepted.
+    """
+    if not folder.holds_a_run():
+        if mode == "must":
+            raise MinillmError(f"resume=must, but there is no run in {folder.path}. resume=auto starts it.")
+        return Decision("start", None, 0, [])
+    if mode == "never":
+        raise MinillmError(
+            f"resume=never, but {folder.path} already holds a run. Give another name= or run_dir=, "
+            "or resume=auto to go on with it."
+        )
+    changed = identity.changes(folder.read_config(), plain)
+    forbidden = identity.refused(changed)
+    if forbidden and mode != "force":
+        listed = "; ".join(map(str, forbidden))
+        raise MinillmError(
+            f"{folder.path} holds another run: these settings differ (saved -> asked): {listed}. "
+            "Give another name= or run_dir= for a new run, or resume=force to go on with the changed settings."
+        )
+    if folder.complete(max_steps):
+        result = folder.read_result() or {}
+        return Decision("complete", None, int(result["step"]), changed)
+    newest = folder.newest_checkpoint(say)
+    if newest is None:
+        if mode == "must":
+            raise MinillmError(f"resume=must, but {folder.path} holds no checkpoint yet. resume=auto starts at step 0.")
+        return Decision("start", None, 0, changed)
+    if stop_at_step is not None and newest.step >= stop_at_step and newest.step < max_steps:
+        return Decision("stopped", newest.path, newest.step, changed)
+    return Decision("resume", newest.path, newest.step, changed)
