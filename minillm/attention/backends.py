@@ -1,0 +1,116 @@
+"""One call for every backend. A backend that cannot do a spec says so when the model is built, and never falls back.
+
+`check` at build time, `attend` at run time::
+
+    check("banded", spec)                       # ConfigError, naming a backend that can
+    out = attend(q, k, v, spec, queries, keys, context, position, backend="auto")
+
+A new backend is one entry of `BACKENDS`: a function from `Call` to the output, and what it cannot do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from minillm.attention import banded as _banded
+from minillm.attention.mask import Call
+from minillm.attention.reference import reference
+from minillm.attention.sdpa import sdpa
+from minillm.attention.tokens import StepContext, Tokens
+from minillm.config.layers import LayerSpec
+from minillm.errors import ConfigError, nearest
+from minillm.position.base import LayerPosition
+
+
+@dataclass(frozen=True)
+class AttentionBackend:
+    """A way to compute attention: `run`, and `cannot`, the reason why a spec is beyond it (None: it can)."""
+
+    name: str
+    run: Callable[[Call], Tensor]
+    cannot: Callable[[LayerSpec], str | None]
+
+
+def _no_softcap(spec: LayerSpec) -> str | None:
+    if spec.softcap is not None:
+        return "has a softcap, which the fused kernel does not know; 'reference' can"
+    return None
+
+
+def _banded_cannot(spec: LayerSpec) -> str | None:
+    return _no_softcap(spec) or _banded.unsupported(spec)
+
+
+BACKENDS: dict[str, AttentionBackend] = {
+    backend.name: backend
+    for backend in (
+        AttentionBackend("reference", reference, lambda spec: None),
+        AttentionBackend("sdpa", sdpa, _no_softcap),
+        AttentionBackend("banded", _banded.banded, _banded_cannot),
+    )
+}
+
+
+def unsupported(backend: str, spec: LayerSpec) -> str | None:
+    """Why `backend` cannot compute `spec`, naming one that can; None where it can. `auto` always can."""
+    if backend == "auto":
+        return None
+    if backend not in BACKENDS:
+        known = ["auto", *BACKENDS]
+        raise ConfigError(f"backend '{backend}': unknown.{nearest(backend, known)} Allowed: {', '.join(known)}.")
+    reason = BACKENDS[backend].cannot(spec)
+    if reason is None:
+        return None
+    return f"backend '{backend}' cannot compute layer {spec.index} (kind '{spec.kind}'): it {reason}."
+
+
+def check(backend: str, spec: LayerSpec) -> None:
+    """Raise ConfigError where `backend` cannot compute `spec`; called for every layer when a model is built."""
+    reason = unsupported(backend, spec)
+    if reason is not None:
+        raise ConfigError(reason)
+
+
+def choose(spec: LayerSpec, length: int, device: torch.device | str, cached: bool = False) -> str:
+    """What `auto` uses for `length` tokens: `banded` where the layer reaches less far than half of them."""
+    if spec.softcap is not None:
+        return "reference"
+    if spec.reach is not None and not cached and 2 * spec.reach <= length:
+        return "banded"
+    return "sdpa"
+
+
+def attend(
+    q: Float[Tensor, "B H Tq K"],
+    k: Float[Tensor, "B G Tk K"],
+    v: Float[Tensor, "B G Tk K"],
+    spec: LayerSpec,
+    queries: Tokens,
+    keys: Tokens,
+    context: StepContext,
+    position: LayerPosition | None,
+    backend: str = "auto",
+) -> Float[Tensor, "B H Tq K"]:
+    """Attention of one layer. q and k come rotated, normed and tempered; scale, soft-cap, bias and mask happen here.
+
+    Query head h reads kv head h // (H / G). Under autocast the matrix products are in its dtype; masks and biases stay
+    as they are.
+    """
+    device = q.device.type
+    if backend == "auto":
+        backend = choose(spec, q.shape[2], q.device, cached=not context.contiguous)
+    else:
+        check(backend, spec)
+    run = BACKENDS[backend].run
+    if torch.is_autocast_enabled(device):
+        # Autocast would round the additive mask, and with it ALiBi's distances, to bf16.
+        dtype = torch.get_autocast_dtype(device)
+        call = Call(q.to(dtype), k.to(dtype), v.to(dtype), spec, queries, keys, context, position)
+        with torch.autocast(device, enabled=False):
+            return run(call)
+    return run(Call(q, k.to(q.dtype), v.to(q.dtype), spec, queries, keys, context, position))
