@@ -32,9 +32,8 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     names = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in values:
         if key not in names:
-            raise ConfigError(
-                f"{where}.{key}: unknown key.{nearest(str(key), names)} Allowed here: {', '.join(sorted(names))}."
-            )
+            allowed = f"Allowed here: {', '.join(sorted(names))}." if names else "It has no fields."
+            raise ConfigError(f"{where}.{key}: unknown key.{nearest(str(key), names)} {allowed}")
     hints = _hints(cls)
     built: dict[str, Any] = {}
     for name, spec in names.items():

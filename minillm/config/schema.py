@@ -88,8 +88,9 @@ class DataConfig:
     hub_split: str = "train"
     text_field: str = "text"
     """Field that holds the text, in jsonl, parquet and hub data."""
-    held_out: int | float = 0.02
-    """Documents kept for validation: a count, or a share of the documents (at least one)."""
+    held_out: int | float | None = None
+    """Documents kept for validation: a count, or a share of the documents (at least one).
+    source=embedded: null, its eight are fixed."""
     document_mask: bool = True
     """Packed documents do not see each other."""
     num_workers: int = 0
@@ -102,10 +103,13 @@ class TokenizerConfig:
     """Byte-level BPE (`conf/tokenizer/`): trained on the training documents, or loaded."""
 
     source: Literal["train", "file"]
-    vocab_size: int
-    """Asked size; what the corpus gives may be smaller, which is reported and used."""
+    vocab_size: int | None = None
+    """source=train: the asked size; what the corpus gives may be smaller, which is reported and used.
+    source=file: null, the file decides."""
     path: str | None = None
     """source=file: a tokenizer.json."""
+    bos_token: str = "<|endoftext|>"
+    """The special token that begins each document, and so ends the one before."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,8 @@ class Config:
     output_dir: str
     resume: Literal["auto", "never", "must", "force"]
     dry_run: bool
+    eval_at_end: bool
+    """Print loss against length, 1x to 16x the training length, when the run is complete."""
     choices: dict[str, str]
     """Chosen option of each config group: {"model": "rnope_swa", "size": "micro", ...}."""
     warnings: tuple[str, ...]

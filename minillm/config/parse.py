@@ -1,0 +1,180 @@
+"""A plain resolved mapping into `Config`: the one reader of YAML values, for a new run and for a saved one alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from minillm.config import expand, fields
+from minillm.config.schema import (
+    BlockConfig,
+    Config,
+    DataConfig,
+    LoggerConfig,
+    ModelConfig,
+    OptimConfig,
+    ScheduleConfig,
+    SizeConfig,
+    TokenizerConfig,
+    TrainerConfig,
+)
+from minillm.errors import ConfigError, nearest
+
+SECTIONS = {
+    "size": SizeConfig,
+    "data": DataConfig,
+    "tokenizer": TokenizerConfig,
+    "optim": OptimConfig,
+    "schedule": ScheduleConfig,
+    "trainer": TrainerConfig,
+    "logger": LoggerConfig,
+}
+SCALARS: dict[str, Any] = {
+    name: Config.__annotations__[name]
+    for name in ("seed", "name", "run_dir", "output_dir", "resume", "dry_run", "eval_at_end")
+}
+MODEL_KEYS = ("vocab_size", "backend", "embedding", "layers", "attention")
+
+
+def parse_config(plain: Mapping[str, Any]) -> Config:
+    """Build and check the whole configuration.
+
+    Args:
+        plain: nested plain values without interpolations, as `Config.plain` holds them.
+
+    Raises:
+        ConfigError: for anything unknown, missing, mistyped or contradictory, with its dotted key.
+    """
+    known = ("model", "block", *SECTIONS, *SCALARS, "choices")
+    for key in plain:
+        if key not in known:
+            raise ConfigError(f"{key}: unknown key.{nearest(str(key), known)} Allowed here: {', '.join(known)}.")
+    for key in ("model", "block", *SECTIONS):
+        if not isinstance(plain.get(key), Mapping):
+            raise ConfigError(f"{key}: expected a mapping, got {plain.get(key)!r}.")
+    sections = {name: fields.build(cls, plain[name], name) for name, cls in SECTIONS.items()}
+    scalars = {name: fields.convert(plain.get(name), _hint(name), name) for name in SCALARS}
+    block = fields.build(BlockConfig, plain["block"], "block")
+    size, data = sections["size"], sections["data"]
+    assert isinstance(size, SizeConfig)
+    assert isinstance(data, DataConfig)
+    model, warnings = _model(plain["model"], size, block, data.seq_len)
+    choices = {str(k): str(v) for k, v in (plain.get("choices") or {}).items()}
+    config = Config(
+        model=model,
+        **sections,  # type: ignore[arg-type]
+        **scalars,
+        choices=choices,
+        warnings=warnings,
+        plain=dict(plain),
+    )
+    _check_numbers(config)
+    return config
+
+
+def _hint(name: str) -> Any:
+    return fields._hints(Config)[name]
+
+
+def _model(
+    plain: Mapping[str, Any], size: SizeConfig, block: BlockConfig, seq_len: int
+) -> tuple[ModelConfig, tuple[str, ...]]:
+    for key in plain:
+        if key not in MODEL_KEYS:
+            raise ConfigError(
+                f"model.{key}: unknown key.{nearest(str(key), MODEL_KEYS)} Allowed here: {', '.join(MODEL_KEYS)}."
+            )
+    for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"):
+        if getattr(size, name) < 1:
+            raise ConfigError(f"size.{name} = {getattr(size, name)}: must be 1 or more.")
+    layers = plain.get("layers")
+    if not isinstance(layers, Mapping):
+        raise ConfigError(f"model.layers: expected a mapping with kinds and pattern, got {layers!r}.")
+    embedding = plain.get("embedding") or {}
+    if not isinstance(embedding, Mapping) or set(embedding) - {"position"}:
+        raise ConfigError(f"model.embedding: expected a mapping with 'position' alone, got {embedding!r}.")
+    specs, warnings = expand.expand(
+        layers,
+        plain.get("attention") or {},
+        size.num_hidden_layers,
+        expand.Heads(size.num_attention_heads, size.num_key_value_heads, size.head_dim),
+        seq_len,
+        base={"qkv_bias": block.attention_bias, "num_key_value_heads": size.num_key_value_heads},
+    )
+    model = ModelConfig(
+        vocab_size=fields.convert(plain.get("vocab_size"), int, "model.vocab_size"),
+        hidden_size=size.hidden_size,
+        intermediate_size=size.intermediate_size,
+        num_hidden_layers=size.num_hidden_layers,
+        max_position_embeddings=seq_len,
+        layers=specs,
+        block=block,
+        embedding_position=expand.embedding_scheme(embedding.get("position")),
+        backend=fields.convert(
+            plain.get("backend", "auto"), fields._hints(ModelConfig)["backend"], "model.backend"
+        ),
+    )
+    if model.vocab_size < 1:
+        raise ConfigError(f"model.vocab_size = {model.vocab_size}: must be 1 or more.")
+    return model, warnings
+
+
+def _check_numbers(config: Config) -> None:
+    """Ranges that the types do not say."""
+    at_least_one = {
+        "data.seq_len": config.data.seq_len,
+        "data.batch_size": config.data.batch_size,
+        "trainer.max_steps": config.trainer.max_steps,
+        "trainer.devices": config.trainer.devices,
+        "trainer.num_nodes": config.trainer.num_nodes,
+        "trainer.accumulate": config.trainer.accumulate,
+        "trainer.val_every": config.trainer.val_every,
+        "trainer.checkpoint_every": config.trainer.checkpoint_every,
+        "trainer.log_every": config.trainer.log_every,
+        "trainer.stop_at_step": config.trainer.stop_at_step,
+        "trainer.val_batches": config.trainer.val_batches,
+        "trainer.keep_checkpoints": config.trainer.keep_checkpoints,
+        "trainer.sample_every": config.trainer.sample_every,
+        "trainer.sample_tokens": config.trainer.sample_tokens,
+        "trainer.num_threads": config.trainer.num_threads,
+    }
+    for key, value in at_least_one.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{key} = {value}: must be 1 or more.")
+    above_zero = {
+        "optim.lr": config.optim.lr,
+        "optim.eps": config.optim.eps,
+        "optim.grad_clip": config.optim.grad_clip,
+        "trainer.loss_spike": config.trainer.loss_spike,
+        "block.norm_eps": config.model.block.norm_eps,
+        "block.initializer_range": config.model.block.initializer_range,
+        "block.final_logit_softcapping": config.model.block.final_logit_softcapping,
+    }
+    for key, number in above_zero.items():
+        if number is not None and number <= 0:
+            raise ConfigError(f"{key} = {number}: must be above 0.")
+    between = {
+        "optim.beta1": config.optim.beta1,
+        "optim.beta2": config.optim.beta2,
+        "schedule.decay_fraction": config.schedule.decay_fraction,
+        "schedule.min_lr_ratio": config.schedule.min_lr_ratio,
+    }
+    for key, number in between.items():
+        if not 0 <= number <= 1:
+            raise ConfigError(f"{key} = {number}: must be between 0 and 1.")
+    if config.optim.weight_decay < 0:
+        raise ConfigError(f"optim.weight_decay = {config.optim.weight_decay}: must not be negative.")
+    if config.schedule.warmup_steps < 0:
+        raise ConfigError(f"schedule.warmup_steps = {config.schedule.warmup_steps}: must not be negative.")
+    if config.seed < 0:
+        raise ConfigError(f"seed = {config.seed}: must not be negative.")
+    if config.trainer.devices * config.trainer.num_nodes > 1 and config.trainer.strategy == "auto":
+        raise ConfigError(
+            f"trainer.devices = {config.trainer.devices}, trainer.num_nodes = {config.trainer.num_nodes} with "
+            "trainer.strategy = auto: several processes need trainer=ddp or trainer=fsdp."
+        )
+    parts = config.trainer.devices * config.trainer.num_nodes * config.trainer.accumulate
+    if config.data.batch_size % parts:
+        raise ConfigError(
+            f"data.batch_size = {config.data.batch_size} is not divisible by devices * num_nodes * accumulate = {parts}."
+        )

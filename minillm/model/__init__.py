@@ -1,0 +1,1 @@
+"""The decoder: embedding, blocks, norms, MLP, head, initialisation, loss and cost. Torch and jaxtyping only."""

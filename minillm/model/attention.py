@@ -1,0 +1,87 @@
+"""One layer's attention: project, normalise, rotate, look up the cache, attend, project back.
+
+What the layer does is read from its `LayerSpec` when it is built; nothing here knows the name of a scheme.
+Shapes: B batch, T tokens, D hidden width, H query heads, G key-value heads, K head width.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from minillm.attention.backends import attend, unsupported
+from minillm.attention.cache import LayerCache
+from minillm.attention.tokens import StepContext
+from minillm.config.layers import LayerSpec
+from minillm.config.schema import Backend, BlockConfig
+from minillm.errors import ConfigError
+from minillm.model.norms import HeadNorm
+
+
+class Attention(nn.Module):
+    """Softmax attention as one `LayerSpec` declares it."""
+
+    def __init__(self, spec: LayerSpec, hidden_size: int, block: BlockConfig, backend: Backend = "auto") -> None:
+        super().__init__()
+        reason = unsupported(backend, spec)
+        if reason is not None:
+            raise ConfigError(f"layer {spec.index} (kind '{spec.kind}'): {reason}")
+        self.spec, self.backend = spec, backend
+        q_width, kv_width = spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim
+        self.widths = (q_width, kv_width, kv_width)
+        self.qkv_proj = nn.Linear(hidden_size, sum(self.widths), bias=spec.qkv_bias)
+        self.o_proj = nn.Linear(q_width, hidden_size, bias=block.attention_bias)
+        self.position = spec.position.make(spec.shape)
+        self.temperature = None if spec.temperature is None else spec.temperature.make(spec.shape)
+        self.q_norm = self.k_norm = None
+        if spec.qk_norm is not None:
+            self.q_norm = HeadNorm(spec.qk_norm, spec.num_attention_heads, spec.head_dim, block)
+            self.k_norm = HeadNorm(spec.qk_norm, spec.num_key_value_heads, spec.head_dim, block)
+
+    def project(
+        self, x: Float[Tensor, "B T D"], context: StepContext
+    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B G T K"], Float[Tensor, "B G T K"]]:
+        """Queries, keys and values as they meet in the scores: normalised, rotated, queries scaled by temperature."""
+        q, k, v = (
+            part.unflatten(-1, (-1, self.spec.head_dim)).transpose(1, 2)
+            for part in self.qkv_proj(x).split(self.widths, dim=-1)
+        )
+        norm_last = self.spec.qk_norm is not None and self.spec.qk_norm.order == "after_rope"
+        if not norm_last:
+            q, k = self._norm(q, k)
+        if self.position is not None:
+            rotary = self.position.rotary(context, context.tokens)
+            if rotary is not None:
+                q, k = self.position.rotate(q, rotary), self.position.rotate(k, rotary)
+        if norm_last:
+            q, k = self._norm(q, k)
+        if self.temperature is not None:
+            factor = context.once(
+                (self.spec.temperature, self.spec.num_attention_heads) if self._shared_temperature else self,
+                lambda: self.temperature(context.tokens.position),  # type: ignore[misc]
+            )
+            q = (q * factor).to(q.dtype)
+        return q, k, v
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: StepContext, cache: LayerCache | None = None
+    ) -> Float[Tensor, "B T D"]:
+        q, k, v = self.project(x, context)
+        keys = context.tokens
+        if cache is not None:
+            k, v, keys = cache.append(k, v, context.tokens)
+        out = attend(
+            q, k, v, self.spec, queries=context.tokens, keys=keys, context=context, position=self.position,
+            backend=self.backend,
+        )  # fmt: skip
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+    @property
+    def _shared_temperature(self) -> bool:
+        """A temperature without parameters is the same in all layers of an equal spec."""
+        return next(self.temperature.parameters(), None) is None  # type: ignore[union-attr]
+
+    def _norm(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        if self.q_norm is None or self.k_norm is None:
+            return q, k
+        return self.q_norm(q), self.k_norm(k)

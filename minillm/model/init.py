@@ -1,0 +1,64 @@
+"""Initial weights: a pure function of (seed, parameter name), so that arms that share a parameter share its start.
+
+It also makes sharded and unsharded models start alike: every process draws the whole tensor and keeps its part.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import torch
+from torch import Tensor, nn
+
+from minillm.config.schema import ModelConfig
+
+BRANCH_OUTPUTS = ("o_proj.weight", "down_proj.weight")
+"""Projections that write into the residual stream."""
+
+
+@torch.no_grad()
+def init_weights(model: nn.Module, config: ModelConfig, seed: int) -> None:
+    """Fill every parameter in place: matrices normal, biases zero, norms at one, a scheme's own by its own rule.
+
+    Matrices have standard deviation `initializer_range`, those that write into the residual stream less by
+    sqrt(2 * num_hidden_layers) with `depth_scaled_init` (GPT-2). Modules with parameters that are neither Linear nor
+    Embedding provide `reset_parameters`, drawing random numbers only from torch's default generator.
+    """
+    for module_name, module in model.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        if not own:
+            continue
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            for name, parameter in own.items():
+                full_name = f"{module_name}.{name}"
+                if parameter.ndim == 1:
+                    parameter.zero_()
+                    continue
+                std = config.block.initializer_range
+                if config.block.depth_scaled_init and full_name.endswith(BRANCH_OUTPUTS):
+                    std /= math.sqrt(2 * config.num_hidden_layers)
+                _assign(parameter, _normal(parameter.shape, std, full_name, seed))
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(_seed(module_name, seed))
+                module.reset_parameters()  # type: ignore[operator]
+
+
+def _seed(name: str, seed: int) -> int:
+    return (seed << 32) ^ zlib.crc32(name.encode())
+
+
+def _normal(shape: torch.Size, std: float, name: str, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(_seed(name, seed))
+    return torch.empty(shape).normal_(0.0, std, generator=generator)
+
+
+def _assign(parameter: Tensor, value: Tensor) -> None:
+    """Copy `value` into `parameter`, or this process's part of it where the parameter is sharded."""
+    mesh = getattr(parameter, "device_mesh", None)
+    if mesh is not None:
+        from torch.distributed.tensor import distribute_tensor
+
+        value = distribute_tensor(value.to(parameter.device), mesh, parameter.placements)  # type: ignore[attr-defined]
+    parameter.copy_(value)
