@@ -150,7 +150,7 @@ class YaRN(Scaling):
         low, high = index_of(self.beta_fast), index_of(self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        return max(low, 0), min(high, dim - 1)
+        return float(max(low, 0)), float(min(high, dim - 1))
 
     def frequencies(self, theta: float, dim: int, seq_len: int) -> list[float]:
         low, high = self.ramp(theta, dim)

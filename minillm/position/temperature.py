@@ -1,7 +1,8 @@
 """Query temperature: a factor on the queries (so on the logits) that may depend on position or head.
 
 A temperature is one dataclass under `register_temperature`, like a position scheme, and has a `factor` (where position
-alone decides: `PositionTemperature`) or makes a module of its own (where it is learned). It applies to rotated layers as well as to NoPE layers. Positions count within the document.
+alone decides: `PositionTemperature`) or makes a module of its own (where it is learned). It applies to rotated layers
+as well as to NoPE layers. Positions count within the document.
 """
 
 from __future__ import annotations
