@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -20,6 +21,22 @@ class ConfigWarning(UserWarning):
 
 class PositionUndefined(MinillmError):
     """A position at which the model has no meaning (beyond a learned table); evaluations report "not defined"."""
+
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM asked a run to stop, and its checkpoint is written.
+
+    Not an Exception, as KeyboardInterrupt is not: a sweep must end here and not go on with its next job.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum = signum
+
+    @property
+    def exit_code(self) -> int:
+        """130 after Ctrl-C, 143 after SIGTERM: what a shell reports for a program that died of the signal."""
+        return 128 + self.signum
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
