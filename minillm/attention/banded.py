@@ -84,7 +84,7 @@ def _cut(tokens: Tokens, stop: int) -> Tokens:
     return Tokens(index, position, None if tokens.document is None else tokens.document[:, :stop])
 
 
-def _blocks(call: Call, m: int, b: int) -> Float[Tensor, "B H T-m*b K"]:
+def _blocks(call: Call, m: int, b: int) -> Float[Tensor, "B H Trest K"]:
     """Every row from m * b on, as one batch of blocks."""
     batch, _, length, _ = call.q.shape
     head, span = m * b, (m + 1) * b
