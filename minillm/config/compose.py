@@ -44,7 +44,7 @@ def compose_plain(overrides: Sequence[str], config_name: str = "train") -> dict[
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             composed = hydra_compose(config_name, overrides=list(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise _explain(error, overrides, config_name) from None
+        raise explain(error, overrides, config_name) from None
     return plain_from_hydra(composed, composed.hydra.runtime.choices)
 
 
@@ -62,7 +62,7 @@ def plain_from_hydra(composed: DictConfig, choices: Any) -> dict[str, Any]:
     return {**plain, "choices": named}  # type: ignore[dict-item]
 
 
-def _explain(error: Exception, overrides: Sequence[str], config_name: str) -> ConfigError:
+def explain(error: Exception, overrides: Sequence[str], config_name: str) -> ConfigError:
     """Hydra's error in one paragraph: what was given, and the nearest thing that exists."""
     text = str(error)
     missing = re.search(r"Could not find '([\w./-]+)'", text)

@@ -89,7 +89,7 @@ def run_hash(plain: Mapping[str, Any]) -> str:
 
 
 def run_name(plain: Mapping[str, Any]) -> str:
-    """``<model>-<size>-<data>-s<seed>-<hash>``, or ``<name>-s<seed>-<hash>``: of ``[A-Za-z0-9._-]``, below 255 bytes."""
+    """``<model>-<size>-<data>-s<seed>-<hash>``, or ``<name>-s<seed>-<hash>``: only ``[A-Za-z0-9._-]``, < 255 bytes."""
     choices = plain.get("choices") or {}
     parts = [plain["name"]] if plain.get("name") else [choices.get(k) or k for k in ("model", "size", "data")]
     readable = "-".join(filter(None, (_clean(part) for part in parts))) or "run"

@@ -32,19 +32,11 @@ class Decision(NamedTuple):
     """Settings that differ from those of the run's earlier part, allowed ones and forced ones."""
 
 
-def decide(
-    folder: RunFolder,
-    plain: Mapping[str, Any],
-    mode: Mode,
-    max_steps: int,
-    stop_at_step: int | None,
-    say: Callable[[str], None] = print,
-) -> Decision:
-    """Look at `folder` and apply the rules. Writes nothing.
+def check(folder: RunFolder, plain: Mapping[str, Any], mode: Mode) -> list[Change]:
+    """Refuse what can be refused by looking at the folder's name and configuration; writes and reads nothing more.
 
-    Args:
-        plain: the resolved configuration asked for now.
-        say: told of damaged checkpoints that are passed over.
+    Returns:
+        The settings in which `plain` differs from the run that lies there.
 
     Raises:
         MinillmError: the rules refuse; the message names the folder, the keys and what would be accepted.
@@ -52,7 +44,7 @@ def decide(
     if not folder.holds_a_run():
         if mode == "must":
             raise MinillmError(f"resume=must, but there is no run in {folder.path}. resume=auto starts it.")
-        return Decision("start", None, 0, [])
+        return []
     if mode == "never":
         raise MinillmError(
             f"resume=never, but {folder.path} already holds a run. Give another name= or run_dir=, "
@@ -66,6 +58,29 @@ def decide(
             f"{folder.path} holds another run: these settings differ (saved -> asked): {listed}. "
             "Give another name= or run_dir= for a new run, or resume=force to go on with the changed settings."
         )
+    return changed
+
+
+def decide(
+    folder: RunFolder,
+    plain: Mapping[str, Any],
+    mode: Mode,
+    max_steps: int,
+    stop_at_step: int | None,
+    say: Callable[[str], None] = print,
+) -> Decision:
+    """`check`, then see how far the run is. Writes nothing; call it with the folder locked.
+
+    Args:
+        plain: the resolved configuration asked for now.
+        say: told of damaged checkpoints that are passed over.
+
+    Raises:
+        MinillmError: as `check`, or no checkpoint of a run that has some can be read.
+    """
+    changed = check(folder, plain, mode)
+    if not folder.holds_a_run():
+        return Decision("start", None, 0, [])
     if folder.complete(max_steps):
         result = folder.read_result() or {}
         return Decision("complete", None, int(result["step"]), changed)
@@ -74,6 +89,21 @@ def decide(
         if mode == "must":
             raise MinillmError(f"resume=must, but {folder.path} holds no checkpoint yet. resume=auto starts at step 0.")
         return Decision("start", None, 0, changed)
-    if stop_at_step is not None and newest.step >= stop_at_step and newest.step < max_steps:
+    if stop_at_step is not None and stop_at_step <= newest.step < max_steps:
         return Decision("stopped", newest.path, newest.step, changed)
     return Decision("resume", newest.path, newest.step, changed)
+
+
+def check_data(folder: RunFolder, fingerprint: str, mode: Mode) -> None:
+    """Refuse to go on with other data under the same settings: a file that was edited since the run began.
+
+    Raises:
+        MinillmError: the data's fingerprint is not that of the last start, unless `mode` is force.
+    """
+    before = folder.last_start().get("data", fingerprint)
+    if before != fingerprint and mode != "force":
+        raise MinillmError(
+            f"The data have changed since the run in {folder.path} began (fingerprint {before}, now {fingerprint}): "
+            "its settings are the same, but the text or the tokenizer file is not. Give another name= or run_dir= for "
+            "a new run, or resume=force to go on with the new data."
+        )

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Protocol
 import yaml
 
 from minillm.config.schema import Config
+from minillm.config.table import layers_json
 from minillm.errors import MinillmError
 
 # What a folder may hold although no run has begun in it (that is when config.yaml appears): traces of a failed start.
@@ -113,8 +114,8 @@ class RunFolder:
 
     def write(self, cfg: Config, tokenizer: SavesItself) -> None:
         """Write what says which run this is: config.yaml, layers.json, tokenizer.json. config.yaml comes last."""
-        specs = [spec.to_dict() for spec in cfg.model.layers]
-        write_atomically(self.layers, json.dumps(specs, indent=1) + "\n")
+        plan = layers_json(cfg.model, cfg.data.seq_len)
+        write_atomically(self.layers, json.dumps(plan, indent=1) + "\n")
         beside = self.tokenizer.with_name(f".tokenizer.json.{os.getpid()}")
         tokenizer.save(beside)
         os.replace(beside, self.tokenizer)
@@ -129,6 +130,13 @@ class RunFolder:
         line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts})
         with open(self.starts, "a") as file:
             file.write(line + "\n")
+
+    def last_start(self) -> dict[str, Any]:
+        """The last line of starts.jsonl; empty where the run was never started, or the line was cut short."""
+        try:
+            return dict(json.loads(self.starts.read_text().splitlines()[-1]))
+        except (FileNotFoundError, IndexError, ValueError):
+            return {}
 
     def read_result(self) -> dict[str, Any] | None:
         """result.json, or None where no part of the run has ended well yet."""

@@ -1,0 +1,62 @@
+"""A trained model back from its run folder or from one checkpoint file, which needs nothing beside it.
+
+model, tokenizer = minillm.load("outputs/rnope_swa-micro-embedded-s1-3f9c2a1b")
+(ids,) = minillm.generate(model, [tokenizer.encode("The ", bos=True)], max_new_tokens=40, temperature=0.8, seed=0)
+print(tokenizer.decode(ids))
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minillm.config.parse import parse_config
+from minillm.errors import MinillmError
+from minillm.model.decoder import Decoder, build_model
+
+if TYPE_CHECKING:
+    from minillm.data.tokenizer import Tokenizer
+
+
+def load(path: str | Path) -> tuple[Decoder, Tokenizer]:
+    """The model, on the CPU and in eval mode, and the tokenizer it was trained with.
+
+    Args:
+        path: a run folder, of which the newest checkpoint that can be read is taken, or a checkpoint file.
+
+    Raises:
+        MinillmError: there is nothing to load at `path`, or it is damaged; the message says what was looked for.
+    """
+    from minillm.data.tokenizer import Tokenizer
+    from minillm.training.checkpoint_io import read_checkpoint
+
+    file = checkpoint_file(path)
+    state = read_checkpoint(file)
+    cfg = parse_config(state["config"])
+    model = build_model(cfg.model, device="meta")
+    problems = model.load_state_dict(state["state_dict"], strict=False, assign=True)
+    if problems.missing_keys or problems.unexpected_keys:
+        raise MinillmError(
+            f"{file} does not fit the model that it describes: missing {problems.missing_keys}, "
+            f"unknown {problems.unexpected_keys}. Was it written by another version (it says {state['version']})?"
+        )
+    return model.eval(), Tokenizer.from_json(state["tokenizer"], cfg.tokenizer.bos_token, f"the tokenizer in {file}")
+
+
+def checkpoint_file(path: str | Path) -> Path:
+    """The checkpoint that `path` stands for: itself, or the newest readable one of a run folder.
+
+    Raises:
+        MinillmError: there is none.
+    """
+    from minillm.training.run_folder import RunFolder
+
+    path = Path(path)
+    if path.is_file():
+        return path
+    if not path.exists():
+        raise MinillmError(f"There is no run folder or checkpoint file {path}.")
+    newest = RunFolder(path).newest_checkpoint()
+    if newest is None:
+        raise MinillmError(f"{path} holds no checkpoint: neither checkpoints/step-N.ckpt nor checkpoints/last.ckpt.")
+    return newest.path

@@ -1,0 +1,163 @@
+"""One run from its settings to its last number: refuse, prepare, start or go on, train, measure, say what came out.
+
+    train(plain)                                   # as `python train.py`; returns the final validation loss
+
+Nothing is written before the settings, the folder and the data have been found good.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minillm.config.parse import parse_config
+from minillm.config.schema import Config
+from minillm.errors import MinillmError
+from minillm.training import dry_run, identity, launch, resume
+from minillm.training.launch import Ranks
+from minillm.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from minillm.data import Prepared
+
+METRIC = "final/loss"
+"""What a run returns, for a sweeper to minimise: the validation loss when all steps are done."""
+
+
+def train(plain: Mapping[str, Any], overrides: Sequence[str] = (), sweep_dir: Path | None = None) -> float | None:
+    """Carry out the run that `plain` describes.
+
+    Args:
+        plain: the resolved configuration, as `Config.plain`.
+        overrides: what the user changed on the command line, for starts.jsonl.
+        sweep_dir: where run folders lie when this is a job of a multirun.
+
+    Returns:
+        The validation loss at the end, None for a dry run.
+
+    Raises:
+        MinillmError: what the user can mend. Nothing was lost.
+        Interrupted: Ctrl-C or SIGTERM; the checkpoint is written.
+    """
+    cfg = parse_config(plain)
+    if cfg.dry_run:
+        say(dry_run.describe(cfg))
+        return None
+    ranks = launch.started_ranks()
+    launch.check(cfg, ranks, in_sweep=sweep_dir is not None)
+    folder = RunFolder(identity.run_path(plain, sweep_dir))
+    if ranks is not None and ranks.rank > 0:
+        return _follow(cfg, folder, ranks)
+    tell = _announcer(ranks)
+    try:
+        return _lead(cfg, folder, overrides, in_sweep=sweep_dir is not None, tell=tell)
+    except MinillmError as error:
+        tell(error=str(error))
+        raise
+
+
+def _lead(cfg: Config, folder: RunFolder, overrides: Sequence[str], in_sweep: bool, tell: Callable[..., None]) -> float:
+    """The run as the only process, or as the first of several: this one decides, writes and speaks."""
+    from minillm.training import summary
+
+    resume.check(folder, cfg.plain, cfg.resume)
+    # Bad data must not leave a folder behind; a run that exists may be complete and need no data.
+    prepared = None if folder.holds_a_run() else _prepare(cfg)
+    with folder.lock():
+        decision = resume.decide(folder, cfg.plain, cfg.resume, cfg.trainer.max_steps, cfg.trainer.stop_at_step, say)
+        if decision.action in ("complete", "stopped"):
+            tell(done=True)
+            result = folder.read_result() or {}
+            metrics = dict(result.get("metrics") or {"step": decision.step})
+            if decision.action == "stopped":
+                say(f"trainer.stop_at_step={cfg.trainer.stop_at_step} is reached: step {decision.step} is done.")
+                say(summary.end(cfg, folder, metrics, None, None))
+            else:
+                say(summary.complete(cfg, folder, metrics, _lengths(cfg, folder)))
+            return float(metrics.get(METRIC, float("nan")))
+
+        prepared = prepared or _prepare(cfg)
+        fingerprint = prepared.manifest["fingerprint"]
+        if decision.action == "resume":
+            resume.check_data(folder, fingerprint, cfg.resume)
+        real = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=prepared.tokenizer.vocab_size))
+        folder.error.unlink(missing_ok=True)
+        folder.write(real, prepared.tokenizer)
+        folder.note_start(
+            command=shlex.join(sys.argv),
+            overrides=list(overrides),
+            step=decision.step,
+            changed=[str(change) for change in decision.changed],
+            data=fingerprint,
+            host=socket.gethostname(),
+            version=version("minillm"),
+        )
+        say(summary.start(real, folder, decision, prepared))
+        tell(run_dir=str(folder.path), resume_from=decision.checkpoint and str(decision.checkpoint))
+        xz = prepared.xz_bits_per_byte
+        del prepared
+        metrics = _train(cfg, folder, decision.checkpoint, in_sweep)
+        folder.write_result(metrics, cfg.trainer.max_steps)
+        complete = int(metrics["step"]) >= cfg.trainer.max_steps
+        say(summary.end(cfg, folder, metrics, xz, _lengths(cfg, folder) if complete else None))
+        return float(metrics.get(METRIC, float("nan")))
+
+
+def _train(cfg: Config, folder: RunFolder, resume_from: Path | None, in_sweep: bool) -> dict[str, float]:
+    if launch.started_ranks() is None and launch.needs_processes(cfg, in_sweep):
+        return launch.launch(cfg, folder, resume_from)
+    from minillm.training.worker import train_rank
+
+    return train_rank(cfg, folder.path, resume_from)
+
+
+def _prepare(cfg: Config) -> Prepared:
+    from minillm.data import prepare
+
+    return prepare(cfg.data, cfg.tokenizer)
+
+
+def _lengths(cfg: Config, folder: RunFolder) -> str | None:
+    """Loss against length, far beyond the training length: measured now, or read where it was measured before."""
+    if not cfg.eval_at_end:
+        return None
+    from minillm.evaluation import length_table
+
+    return length_table(folder.path)
+
+
+def _follow(cfg: Config, folder: RunFolder, ranks: Ranks) -> float | None:
+    """A rank that torchrun started beside the first: do what the first decides, quietly."""
+    from minillm.training.worker import train_rank
+
+    decided = launch.share(ranks, None)
+    if decided.get("error"):
+        sys.exit(2)  # rank 0 says why
+    if decided.get("done"):
+        return None
+    checkpoint = decided["resume_from"]
+    metrics = train_rank(cfg, Path(decided["run_dir"]), checkpoint and Path(checkpoint))
+    return metrics.get(METRIC)
+
+
+def _announcer(ranks: Ranks | None) -> Callable[..., None]:
+    """Tells the other ranks, if there are any, what was decided; only the first word counts."""
+    told = False
+
+    def tell(**decided: Any) -> None:
+        nonlocal told
+        if ranks is not None and not told:
+            launch.share(ranks, decided)
+        told = True
+
+    return tell
+
+
+def say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,79 @@
+"""What the program says at a run's start and end. Texts only: nothing is read but samples.txt, nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minillm.config.schema import Config
+from minillm.config.table import layer_table
+from minillm.model.cost import cost
+from minillm.training.dry_run import count, heading
+from minillm.training.resume import Decision
+from minillm.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from minillm.data import Prepared
+
+
+def start(cfg: Config, folder: RunFolder, decision: Decision, prepared: Prepared) -> str:
+    """The plan, what it costs, the data, and where the run begins. `cfg.model` has the real vocabulary size."""
+    total = cost(cfg.model, cfg.data.seq_len)
+    steps = cfg.trainer.max_steps
+    lines = [
+        heading(cfg),
+        layer_table(cfg.model, cfg.data.seq_len),
+        *(f"warning: {text}" for text in cfg.warnings),
+        "",
+        f"parameters   {count(total.parameters)}, {count(total.flops_per_token)} FLOPs per token",
+        f"data         {prepared.manifest['description']}: {count(prepared.train.num_tokens)} training tokens, "
+        f"{count(prepared.val.num_tokens)} held out, vocabulary {cfg.model.vocab_size}",
+        *(f"note:        {note}" for note in prepared.notes),
+        f"steps        {steps} of {cfg.data.batch_size} x {cfg.data.seq_len} tokens",
+        f"run folder   {folder.path}",
+    ]
+    if cfg.trainer.stop_at_step is not None and cfg.trainer.stop_at_step < steps:
+        lines.append(f"stops at     step {cfg.trainer.stop_at_step} (trainer.stop_at_step)")
+    if decision.action == "resume":
+        lines.append(f"resuming     after step {decision.step}, from {decision.checkpoint}")
+        lines += [f"changed      {change}" for change in decision.changed]
+    return "\n".join(lines)
+
+
+def end(cfg: Config, folder: RunFolder, metrics: Mapping[str, float], xz: float | None, lengths: str | None) -> str:
+    """What came out: validation loss, bits per byte beside `xz` (those of xz -9e), `lengths`, a sample, the folder."""
+    step = int(metrics["step"])
+    lines = ["", f"step {step} of {cfg.trainer.max_steps} done"]
+    # A run that stops early has been validated only if a validation was due at that step.
+    when = "final" if "final/loss" in metrics else "val"
+    if f"{when}/loss" in metrics:
+        lines.append(f"validation loss   {metrics[f'{when}/loss']:.4f} nats per token")
+    if f"{when}/bits_per_byte" in metrics:
+        beside = "" if xz is None else f" (xz -9e on the same text: {xz:.3f})"
+        lines.append(f"bits per byte     {metrics[f'{when}/bits_per_byte']:.3f}{beside}")
+    if lengths is not None:
+        lines += ["", lengths.rstrip(), ""]
+    sample = last_sample(folder.samples)
+    if sample:
+        lines.append(f"sample            {sample!r}")
+    if step < cfg.trainer.max_steps:
+        lines.append("The same command with a later trainer.stop_at_step, or without it, goes on from here.")
+    lines.append(f"run folder        {folder.path}")
+    return "\n".join(lines)
+
+
+def complete(cfg: Config, folder: RunFolder, metrics: Mapping[str, float], lengths: str | None) -> str:
+    """The answer to a command whose run is done: what it measured then."""
+    said = f"This run is complete: all {cfg.trainer.max_steps} steps are done, and nothing is left to do."
+    return f"{said}{end(cfg, folder, metrics, None, lengths)}"
+
+
+def last_sample(path: Path) -> str | None:
+    """The newest text in samples.txt, without its heading line."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    newest = text.rpartition("=== step ")[2].partition("\n")[2].strip()
+    return newest or None
