@@ -14,7 +14,7 @@ from minillm.config.layers import LayerSpec
 from minillm.config.schema import ModelConfig
 from minillm.errors import MinillmError, PositionUndefined
 from minillm.model.decoder import Decoder, build_model
-from minillm.position import EmbeddingScheme, PositionScheme, TemperatureScheme, alibi_slopes
+from minillm.position import EmbeddingScheme, PositionScheme, TemperatureScheme, alibi_slopes, scheme_class
 from minillm.position.alibi import ALiBi
 from minillm.position.learned import Learned
 from minillm.position.nope import NoPE
@@ -27,15 +27,16 @@ LENGTH = 64
 
 
 def config(
-    *positions: PositionScheme,
+    *positions: PositionScheme | str,
     embedding: EmbeddingScheme | None = None,
     temperature: TemperatureScheme | None = None,
     length: int = LENGTH,
     window: int | None = None,
 ) -> ModelConfig:
+    schemes = [scheme_class(p, "test")() if isinstance(p, str) else p for p in positions]
     layers = tuple(
-        LayerSpec(i, "all", position, 4, 2, 16, window=window, temperature=temperature)
-        for i, position in enumerate(positions)
+        LayerSpec(i, "all", scheme, 4, 2, 16, window=window, temperature=temperature)
+        for i, scheme in enumerate(schemes)
     )
     return ModelConfig(50, 32, 48, len(layers), length, layers, embedding_position=embedding)
 
@@ -50,10 +51,10 @@ def same_weights(*models: Decoder) -> None:
 
 
 SCHEMES: dict[str, Callable[[], ModelConfig]] = {
-    "nope": lambda: config(NoPE(), NoPE()),
+    "nope": lambda: config("nope", "nope"),
     "rope": lambda: config(RoPE(theta=500.0), RoPE(layout="interleaved", partial_rotary_factor=0.5)),
     "yarn": lambda: config(RoPE(scaling=YaRN(4.0, LENGTH)), NoPE()),
-    "alibi": lambda: config(ALiBi(), ALiBi()),
+    "alibi": lambda: config("alibi", "alibi"),
     "sinusoidal": lambda: config(NoPE(), NoPE(), embedding=Sinusoidal()),
     "learned": lambda: config(NoPE(), NoPE(), embedding=Learned()),
     "temperature": lambda: config(NoPE(), RoPE(), temperature=Llama4(floor=8.0)),
