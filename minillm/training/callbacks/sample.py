@@ -1,0 +1,67 @@
+"""A text sample at intervals: into samples.txt and above the progress bar."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import lightning.pytorch as pl
+from torch.distributed.fsdp import FSDPModule
+
+from minillm.data.tokenizer import Tokenizer
+from minillm.generation import generate
+from minillm.training import ranks
+from minillm.training.callbacks.base import AfterUpdate, due
+from minillm.training.module import TrainingModule
+from minillm.training.parallel import whole
+from minillm.training.run_folder import write_atomically
+
+TEMPERATURE = 0.8
+HEADER = "=== step {} ==="
+_HEADER = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
+
+
+class Samples(AfterUpdate):
+    """Continues `trainer.sample_prompt` every `sample_every` steps and at the end; the same seed each time."""
+
+    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
+        self.path = path
+        self.tokenizer = tokenizer
+
+    def act(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        settings = module.cfg.trainer
+        at_end = settings.sample_every is not None and module.step >= settings.max_steps
+        if module.unfinished or not (due(module.step, settings.sample_every) or at_end):
+            return
+        # Sharded weights are gathered by all ranks together, so all of them generate, the same text.
+        if ranks.rank() != 0 and not isinstance(module.decoder, FSDPModule):
+            return
+        text = self.sample(module)
+        if ranks.rank() == 0:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(f"{HEADER.format(module.step)}\n{text}\n\n")
+            ranks.say(f"step {module.step} sample: {text!r}")
+
+    def sample(self, module: TrainingModule) -> str:
+        """The prompt and its continuation."""
+        settings = module.cfg.trainer
+        prompt = self.tokenizer.encode(settings.sample_prompt, bos=True)
+        with whole(module.decoder), module.precision.autocast():
+            (new,) = generate(
+                module.decoder,
+                [prompt],
+                max_new_tokens=settings.sample_tokens,
+                temperature=TEMPERATURE,
+                seed=module.cfg.seed,
+            )
+        return settings.sample_prompt + self.tokenizer.decode(new)
+
+
+def keep_up_to(path: Path, step: int) -> None:
+    """Drop the samples after `step`: a run that goes on from an earlier checkpoint makes them again."""
+    if not path.exists():
+        return
+    text = path.read_text(encoding="utf-8", errors="replace")
+    later = next((m.start() for m in _HEADER.finditer(text) if int(m.group(1)) > step), None)
+    if later is not None:
+        write_atomically(path, text[:later])
