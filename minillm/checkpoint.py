@@ -7,8 +7,9 @@ print(tokenizer.decode(ids))
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minillm.config.parse import parse_config
 from minillm.errors import MinillmError
@@ -27,11 +28,16 @@ def load(path: str | Path) -> tuple[Decoder, Tokenizer]:
     Raises:
         MinillmError: there is nothing to load at `path`, or it is damaged; the message says what was looked for.
     """
-    from minillm.data.tokenizer import Tokenizer
     from minillm.training.checkpoint_io import read_checkpoint
 
     file = checkpoint_file(path)
-    state = read_checkpoint(file)
+    return restore(read_checkpoint(file), file)
+
+
+def restore(state: Mapping[str, Any], file: Path) -> tuple[Decoder, Tokenizer]:
+    """`load` for a checkpoint's content that was read already; `file` is what errors name."""
+    from minillm.data.tokenizer import Tokenizer
+
     cfg = parse_config(state["config"])
     model = build_model(cfg.model, device="meta")
     problems = model.load_state_dict(state["state_dict"], strict=False, assign=True)
