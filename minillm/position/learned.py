@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -33,7 +34,8 @@ class Learned(EmbeddingScheme):
 class LearnedEmbedding(nn.Module):
     def __init__(self, hidden_size: int, num_positions: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(num_positions, hidden_size)
+        # Drawn with the model's other weights; nn.Embedding(...) would draw here too.
+        self.table = nn.Embedding.from_pretrained(torch.empty(num_positions, hidden_size), freeze=False)
 
     def forward(self, position: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Rows of the table. Beyond it: MinillmError in training mode, PositionUndefined in eval mode."""

@@ -26,6 +26,8 @@ from minillm.config.compose import explain, plain_from_hydra
 from minillm.config.paths import conf_dir
 from minillm.errors import Interrupted, MinillmError
 from minillm.training import identity
+from minillm.training.launch import RankError
+from minillm.training.run import train
 from minillm.training.run_folder import RunFolder, write_atomically
 
 
@@ -58,7 +60,14 @@ def main() -> None:
     sweep = Sweep()
 
     def task(composed: DictConfig) -> float | None:
-        return _job(composed, sweep)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            return _sweep_job(composed, sweep)
+        try:
+            return _single_run(composed)
+        except MinillmError as error:
+            if show_all:
+                raise
+            _exit(f"Error: {error}", 2)  # here, because Hydra would add words of its own
 
     program = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(task)
     try:
@@ -72,6 +81,8 @@ def main() -> None:
             raise
         if sweep.failures:
             _exit(sweep.summary(), 1)
+        if isinstance(error, RankError):
+            _exit(f"Error: {error}", 1)
         if isinstance(error, MinillmError):
             _exit(f"Error: {error}", 2)
         if isinstance(error, (HydraException, OmegaConfBaseException)):
@@ -80,25 +91,28 @@ def main() -> None:
         raise
 
 
-def _job(composed: DictConfig, sweep: Sweep) -> float | None:
-    """One run, alone or as a job of a multirun. Returns the number that a sweeper minimises."""
-    # Imported late: --help and errors in the command line need no torch.
-    from minillm.training.run import train
+def _single_run(composed: DictConfig) -> float | None:
+    context = HydraConfig.get()
+    return train(plain_from_hydra(composed, context.runtime.choices), list(context.overrides.task))
 
+
+def _sweep_job(composed: DictConfig, sweep: Sweep) -> float | None:
+    """One job of a multirun. Returns the number that a sweeper minimises."""
     context = HydraConfig.get()
     overrides = list(context.overrides.task)
-    plain = plain_from_hydra(composed, context.runtime.choices)
-    if context.mode != RunMode.MULTIRUN:
-        return train(plain, overrides)
     sweep_dir = Path(context.sweep.dir)
     sweep.jobs += 1
-    if isinstance(plain.get("logger"), dict) and not plain["logger"].get("group"):
-        plain["logger"]["group"] = sweep_dir.name
+    folder = RunFolder(sweep_dir / f"job-{context.job.num}")  # until the settings give it its name
     try:
+        plain = plain_from_hydra(composed, context.runtime.choices)
+        folder = RunFolder(identity.run_path(plain, sweep_dir))
+        if isinstance(plain.get("logger"), dict) and not plain["logger"].get("group"):
+            plain["logger"]["group"] = sweep_dir.name
+        print(f"\nJob {context.job.num}: {shlex.join(overrides)}", flush=True)
         return train(plain, overrides, sweep_dir)
     except Exception as error:
         # Raised on: the sweeper must know. `sys.exit` here would end the whole sweep.
-        sweep.failed(RunFolder(identity.run_path(plain, sweep_dir)), overrides, error)
+        sweep.failed(folder, overrides, error)
         raise
 
 

@@ -12,7 +12,6 @@ import shlex
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +95,6 @@ def _lead(cfg: Config, folder: RunFolder, overrides: Sequence[str], in_sweep: bo
             changed=[str(change) for change in decision.changed],
             data=fingerprint,
             host=socket.gethostname(),
-            version=version("minillm"),
         )
         say(summary.start(real, folder, decision, prepared))
         tell(run_dir=str(folder.path), resume_from=decision.checkpoint and str(decision.checkpoint))
