@@ -14,6 +14,8 @@ piece is one masked attention.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -32,9 +34,12 @@ def unsupported(spec: LayerSpec) -> str | None:
 
 
 def blocks(reach: int) -> tuple[int, int]:
-    """(m, b): how many earlier blocks a block looks back on, and rows per block; m * b >= reach."""
-    m = max(1, min(4, reach // 64))
-    return m, -(-reach // m)
+    """(m, b): how many earlier blocks a block looks back on, and rows per block; m * b >= reach - 1.
+
+    Small blocks look at fewer keys in vain (b of every m * b + b), large ones run nearer to the kernel's full speed.
+    """
+    b = max(16, min(64, reach // 2), reach // 8)
+    return max(1, -(-(reach - 1) // b)), b
 
 
 def banded(call: Call) -> Float[Tensor, "B H T K"]:
@@ -46,9 +51,7 @@ def banded(call: Call) -> Float[Tensor, "B H T K"]:
         return sdpa(call)
     if call.spec.chunk is not None and _plain(call):
         return _whole_chunks(call, call.spec.chunk)
-    head = m * b
-    first = sdpa(_rows(call, head))
-    return torch.cat([first, _blocks(call, m, b)], dim=2)
+    return _head_and_blocks(call, m, b)
 
 
 def _plain(call: Call) -> bool:
@@ -67,14 +70,7 @@ def _whole_chunks(call: Call, chunk: int) -> Float[Tensor, "B H T K"]:
 
     if whole == length:
         return causal(0, length, chunk)
-    return torch.cat([causal(0, whole, chunk), causal(whole, length, length - whole)], dim=2)
-
-
-def _rows(call: Call, stop: int) -> Call:
-    """The first `stop` tokens attending among themselves."""
-    q, k, v = (x[:, :, :stop] for x in (call.q, call.k, call.v))
-    tokens = _cut(call.queries, stop)
-    return call._replace(q=q, k=k, v=v, queries=tokens, keys=tokens)
+    return _join([causal(0, whole, chunk), causal(whole, length, length - whole)])
 
 
 def _cut(tokens: Tokens, stop: int) -> Tokens:
@@ -84,22 +80,57 @@ def _cut(tokens: Tokens, stop: int) -> Tokens:
     return Tokens(index, position, None if tokens.document is None else tokens.document[:, :stop])
 
 
-def _blocks(call: Call, m: int, b: int) -> Float[Tensor, "B H Trest K"]:
-    """Every row from m * b on, as one batch of blocks."""
+def _head_and_blocks(call: Call, m: int, b: int) -> Float[Tensor, "B H T K"]:
+    """The first m * b rows among themselves, all others as one batch of blocks."""
     batch, _, length, _ = call.q.shape
-    head, span = m * b, (m + 1) * b
+    head = m * b
     count = -(-(length - head) // b)
     pad = head + count * b - length  # rows beyond the end come after everything, so causality hides them
-    q = _fold(F.pad(call.q[:, :, head:], (0, 0, 0, pad)), b)
-    # unfold puts the window last: (B, G, count, K, span).
-    k, v = (F.pad(x, (0, 0, 0, pad)).unfold(2, span, b).permute(0, 2, 1, 4, 3).flatten(0, 1) for x in (call.k, call.v))
+    q_head, q = call.q.split([head, length - head], dim=2)
+    k_head, k = _Bands.apply(call.k, m, b)
+    v_head, v = _Bands.apply(call.v, m, b)
+
+    tokens = _cut(call.queries, head)
+    first = sdpa(call._replace(q=q_head, k=k_head, v=v_head, queries=tokens, keys=tokens))
+
     mask = call.context.once(
         ("banded", call.spec.mask_key, bias_key(call.spec), length, call.q.dtype), lambda: _mask(call, m, b, count)
     )
     if mask.shape[0] not in (1, batch * count):
         mask = mask[None].expand(batch, *mask.shape).flatten(0, 1)
-    out = _unfold(fused(q, k, v, mask, call.spec.score_scale), batch)
-    return out[:, :, : length - head]
+    out = fused(_fold(F.pad(q, (0, 0, 0, pad)) if pad else q, b), k, v, mask, call.spec.score_scale)
+    return _join([first, _unfold(out, batch)[:, :, : length - head]])
+
+
+class _Bands(torch.autograd.Function):
+    """Keys or values (B, G, T, K) as the head (B, G, m * b, K) and each block's band (B * count, G, (m + 1) * b, K).
+
+    torch's own backward of overlapping slices fills a tensor of full length for each; this one adds m + 1 times to one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, m: int, b: int) -> tuple[Tensor, Tensor]:
+        ctx.shape = x.shape
+        ctx.m, ctx.b = m, b
+        pad = -x.shape[2] % b
+        padded = F.pad(x, (0, 0, 0, pad)) if pad else x
+        # unfold puts the band last: (B, G, count, K, band).
+        bands = padded.unfold(2, (m + 1) * b, b).permute(0, 2, 1, 4, 3).flatten(0, 1)
+        return x[:, :, : m * b].clone(), bands
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        to_head, to_bands = grads
+        m, b = ctx.m, ctx.b
+        batch, heads, length, width = ctx.shape
+        bands = to_bands.unflatten(0, (batch, -1)).unflatten(3, (m + 1, b)).transpose(1, 2)
+        count = bands.shape[2]
+        out = to_bands.new_zeros(batch, m + count, b, heads, width).permute(0, 3, 1, 2, 4)
+        for part in range(m + 1):
+            out[:, :, part : part + count] += bands[:, :, :, part]
+        out = out.flatten(2, 3)
+        out[:, :, : m * b] += to_head
+        return out[:, :, :length], None, None
 
 
 def _mask(call: Call, m: int, b: int, count: int) -> Float[Tensor, "BN H1 b span"]:
@@ -148,3 +179,8 @@ def _fold(x: Float[Tensor, "B N T K"], size: int) -> Float[Tensor, "BC N size K"
 def _unfold(x: Float[Tensor, "BC N size K"], batch: int) -> Float[Tensor, "B N T K"]:
     """Undo `_fold`."""
     return x.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def _join(pieces: list[Tensor]) -> Float[Tensor, "B N T K"]:
+    """Along T, in (B, T, N, K) memory order: the kernel's own, and what the output projection reads."""
+    return torch.cat([piece.transpose(1, 2) for piece in pieces], dim=1).transpose(1, 2)
