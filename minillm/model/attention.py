@@ -9,12 +9,11 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minillm.attention.backends import attend, unsupported
+from minillm.attention.backends import attend, check
 from minillm.attention.cache import LayerCache
 from minillm.attention.tokens import StepContext
 from minillm.config.layers import LayerSpec
 from minillm.config.schema import Backend, BlockConfig
-from minillm.errors import ConfigError
 from minillm.model.norms import HeadNorm
 
 
@@ -23,9 +22,7 @@ class Attention(nn.Module):
 
     def __init__(self, spec: LayerSpec, hidden_size: int, block: BlockConfig, backend: Backend = "auto") -> None:
         super().__init__()
-        reason = unsupported(backend, spec)
-        if reason is not None:
-            raise ConfigError(f"layer {spec.index} (kind '{spec.kind}'): {reason}")
+        check(backend, spec)
         self.spec, self.backend = spec, backend
         q_width, kv_width = spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim
         self.widths = (q_width, kv_width, kv_width)

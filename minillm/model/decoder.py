@@ -35,7 +35,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         block = config.block
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Not nn.Embedding(...): what it draws is drawn again below, and on the meta device costs 2 s of imports.
+        table = torch.empty(config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding.from_pretrained(table, freeze=False)
         self.embed_positions: nn.Module | None = None
         if config.embedding_position is not None:
             self.embed_positions = config.embedding_position.make_embedding(
@@ -83,8 +85,8 @@ class Decoder(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Hidden states after the last norm; arguments as in `forward`."""
         batch, length = tokens.shape
-        placed = arrange(batch, length, tokens.device, document_ids, positions, cache)
-        context = StepContext(placed, contiguous=cache is None)
+        placed = arrange(batch, length, tokens.device, document_ids, positions, None if cache is None else cache.past)
+        context = StepContext(placed, contiguous=cache is None or len(cache) == 0)
         x = self.embed(tokens, placed.position)
         for index, layer in enumerate(self.layers):
             x = layer(x, context, None if cache is None else cache.layers[index])

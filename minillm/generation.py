@@ -1,0 +1,154 @@
+"""Decoding with the KV cache: prompts of any length in pieces of any size, batches of unequal prompts.
+
+    ids = generate(model, [[1, 5, 9], [1, 7]], max_new_tokens=20, temperature=0.8, top_p=0.95, seed=0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from minillm.errors import ConfigError
+from minillm.model.decoder import Decoder
+
+PREFILL_TOKENS = 8192
+"""Prompt tokens per forward over the whole batch; a longer prompt goes in pieces, which changes no logit."""
+
+
+@torch.inference_mode()
+def generate(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    stop_ids: Sequence[int] = (),
+) -> list[list[int]]:
+    """Continue each prompt; the lists returned hold the new ids only.
+
+    Args:
+        prompts: one list of ids each, at least one id long; lengths may differ, and no row sees another's padding.
+        temperature: 0 is greedy. Applied before top_k and top_p, which then cut the sharpened distribution.
+        top_k: sample among the k likeliest; None or 0 keeps all.
+        top_p: sample among the likeliest whose probabilities sum to p; the likeliest is always kept.
+        seed: of the sampling, which then depends on a row's place in the batch but not on its batch-mates.
+        stop_ids: a row ends after any of these, which is kept as its last id.
+
+    Raises:
+        ConfigError: for an empty prompt, an id outside the vocabulary or a setting out of range.
+    """
+    _check(model, prompts, max_new_tokens, temperature, top_k, top_p)
+    if not prompts or max_new_tokens == 0:
+        return [[] for _ in prompts]
+    was_training = model.training
+    model.eval()
+    try:
+        return _decode(model, prompts, max_new_tokens, temperature, top_k, top_p, seed, set(stop_ids))
+    finally:
+        model.train(was_training)
+
+
+def _decode(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int | None,
+    stop_ids: set[int],
+) -> list[list[int]]:
+    device = model.embed_tokens.weight.device
+    cache = model.new_cache(len(prompts))
+    tokens, documents = _left_pad(prompts, device)
+    step = max(1, PREFILL_TOKENS // len(prompts))
+    for start in range(0, tokens.shape[1], step):
+        ids = None if documents is None else documents[:, start : start + step]
+        hidden = model.hidden(tokens[:, start : start + step], document_ids=ids, cache=cache)
+    generators = [_generator(seed, row, device) for row in range(len(prompts))]
+    out: list[list[int]] = [[] for _ in prompts]
+    open_rows = set(range(len(prompts)))
+    for new in range(max_new_tokens):
+        chosen = pick(model.logits(hidden[:, -1:])[:, -1], temperature, top_k, top_p, generators)
+        for row, token in enumerate(chosen.tolist()):
+            if row in open_rows:
+                out[row].append(token)
+                if token in stop_ids:
+                    open_rows.discard(row)
+        if not open_rows or new == max_new_tokens - 1:
+            break
+        hidden = model.hidden(chosen[:, None], cache=cache)
+    return out
+
+
+def _left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Prompts flush right in (B, T), and document ids that mark the padding; None where there is none."""
+    longest = max(len(p) for p in prompts)
+    tokens = torch.zeros(len(prompts), longest, dtype=torch.int64, device=device)
+    documents = torch.full_like(tokens, -1)
+    for row, prompt in enumerate(prompts):
+        tokens[row, longest - len(prompt) :] = torch.tensor(list(prompt), dtype=torch.int64, device=device)
+        documents[row, longest - len(prompt) :] = 0
+    return tokens, None if all(len(p) == longest for p in prompts) else documents
+
+
+def pick(
+    logits: Float[Tensor, "B V"],
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generators: Sequence[torch.Generator | None],
+) -> Int[Tensor, "B"]:
+    """One id per row: the likeliest, or one drawn after temperature, then top_k, then top_p."""
+    best = logits.argmax(dim=-1)
+    if temperature == 0:
+        return best
+    # Relative to the best first: a tiny temperature then gives 0 and -inf, never NaN.
+    scaled = (logits - logits.gather(1, best[:, None])).double() / temperature
+    if top_k and top_k < logits.shape[-1]:
+        floor = scaled.topk(top_k, dim=-1).values[:, -1:]
+        scaled = scaled.masked_fill(scaled < floor, float("-inf"))
+    probs = torch.softmax(scaled, dim=-1)
+    if top_p is not None and top_p < 1:
+        ordered, order = probs.sort(dim=-1, descending=True)
+        before = ordered.cumsum(dim=-1) - ordered
+        ordered = ordered.masked_fill(before >= top_p, 0.0)
+        probs = torch.zeros_like(probs).scatter(1, order, ordered)
+    rows = [torch.multinomial(p, 1, generator=g) for p, g in zip(probs, generators, strict=True)]
+    return torch.cat(rows)
+
+
+def _generator(seed: int | None, row: int, device: torch.device) -> torch.Generator | None:
+    if seed is None:
+        return None
+    return torch.Generator(device=device).manual_seed((seed << 20) + row)
+
+
+def _check(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+) -> None:
+    vocab_size = model.config.vocab_size
+    for row, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise ConfigError(f"prompts[{row}] is empty: give at least one id, e.g. the tokenizer's bos_id.")
+        wrong = next((i for i in prompt if not 0 <= i < vocab_size), None)
+        if wrong is not None:
+            raise ConfigError(f"prompts[{row}] holds the id {wrong}; the model knows 0 to {vocab_size - 1}.")
+    if max_new_tokens < 0:
+        raise ConfigError(f"max_new_tokens = {max_new_tokens}: must not be negative.")
+    if not temperature >= 0:
+        raise ConfigError(f"temperature = {temperature}: must be 0 (greedy) or above.")
+    if top_k is not None and top_k < 0:
+        raise ConfigError(f"top_k = {top_k}: must not be negative.")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ConfigError(f"top_p = {top_p}: must be above 0 and at most 1.")
