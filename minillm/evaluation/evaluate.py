@@ -1,0 +1,144 @@
+"""One run through the suites: read its checkpoint and documents, reuse what was measured before, measure the rest.
+
+results = evaluate(run, config, say=print)          # {"length_perplexity": {suite, settings, rows, ...}, ...}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minillm.errors import MinillmError
+from minillm.evaluation import cost, length_perplexity, store
+from minillm.evaluation.documents import Documents, from_files, held_out
+from minillm.evaluation.progress import Progress
+from minillm.evaluation.runs import OpenRun, Run, find_runs, open_run
+from minillm.evaluation.settings import EvalConfig, default_config
+from minillm.evaluation.table import plain_length_table
+
+Result = dict[str, Any]
+
+
+def evaluate(run: Run, config: EvalConfig, say: Callable[[str], None] = print) -> dict[str, Result]:
+    """Measure `run` by `config.suites`, saving each suite's result as soon as it is whole.
+
+    Raises:
+        MinillmError: no readable checkpoint, unfit documents, a folder that cannot be written.
+    """
+    device = choose_device(config.device)
+    opened = open_run(run)
+    opened.model.to(device)
+    results = {}
+    for suite in config.suites:
+        measure = _length_perplexity if suite == "length_perplexity" else _cost
+        results[suite] = measure(opened, config, device, say)
+    return results
+
+
+def length_table(run_dir: str | Path) -> str:
+    """Loss at 1x to 16x the training length as text: measured now with the shipped settings, or read if it was.
+
+    Also writes `eval/length_perplexity.json`, which eval.py with the same settings then reuses.
+    """
+    config = default_config([str(run_dir)], ["length_perplexity"])
+    (run,) = find_runs(config.runs)
+    return plain_length_table(evaluate(run, config, say=lambda text: None)["length_perplexity"])
+
+
+def choose_device(asked: str) -> str:
+    """cpu or cuda; MinillmError where cuda is asked for and there is none."""
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise MinillmError("device: cuda is asked for, but PyTorch sees no GPU here. Allowed here: auto, cpu.")
+    return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _length_perplexity(opened: OpenRun, config: EvalConfig, device: str, say: Callable[[str], None]) -> Result:
+    own = config.suite.length_perplexity
+    documents = _documents(opened, config)
+    plan = length_perplexity.Plan([len(ids) for ids in documents.ids], opened.train_length, own)
+    settings = {
+        **dataclasses.asdict(own),
+        **_common(opened, config, device),
+        "source": documents.source,
+        "documents": [documents.names[i] for i in plan.used],
+        "documents_left_out": len(documents.names) - len(plan.used),
+        "documents_digest": documents.digest(plan.used),
+        "tokens_read": plan.num_tokens(),
+        "start_marker": length_perplexity.START_MARKER,
+    }
+
+    def run(progress: Callable[[int], None]) -> list[dict[str, Any]]:
+        return length_perplexity.measure(
+            opened.model, documents.ids, opened.train_length, own, device, config.precision, progress
+        )
+
+    return _reuse_or(run, opened.run, "length_perplexity", settings, plan.num_tokens(), config.again, say)
+
+
+def _cost(opened: OpenRun, config: EvalConfig, device: str, say: Callable[[str], None]) -> Result:
+    own = config.suite.cost
+    settings = {**dataclasses.asdict(own), **_common(opened, config, device), **machine(device)}
+
+    def run(progress: Callable[[int], None]) -> list[dict[str, Any]]:
+        return cost.measure(opened.model, opened.train_length, own, device, config.precision, progress)
+
+    return _reuse_or(run, opened.run, "cost", settings, 2 * len(own.lengths), config.again, say)
+
+
+def _reuse_or(
+    measure: Callable[[Callable[[int], None]], list[dict[str, Any]]],
+    run: Run,
+    suite: str,
+    settings: dict[str, Any],
+    total: int,
+    again: bool,
+    say: Callable[[str], None],
+) -> Result:
+    known = None if again else store.reusable(run.eval_folder, suite, settings)
+    if known is not None:
+        say(f"{run.name}: {suite} as measured before ({run.eval_folder / suite}.json)")
+        return known
+    start = time.monotonic()
+    with Progress(f"{run.name}: {suite}", total) as progress:
+        rows = measure(progress.advance)
+    result = store.write_result(run.eval_folder, suite, settings, rows, time.monotonic() - start)
+    say(f"{run.name}: {suite} measured in {result['seconds']:.0f} s ({run.eval_folder / suite}.json)")
+    return result
+
+
+def _documents(opened: OpenRun, config: EvalConfig) -> Documents:
+    if config.documents is None:
+        return held_out(opened)
+    data = opened.config.data
+    return from_files(config.documents, opened.tokenizer, data.text_field, data.cache_dir)
+
+
+def _common(opened: OpenRun, config: EvalConfig, device: str) -> dict[str, Any]:
+    return {
+        "train_length": opened.train_length,
+        "step": opened.step,
+        "weights": opened.digest,
+        "device": device,
+        "precision": config.precision,
+    }
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What speeds depend on besides the model."""
+    name = torch.cuda.get_device_name() if device == "cuda" else _processor()
+    return {"machine": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,220 @@
+"""Suite `length_perplexity`: loss at 1x to 16x the training length, by four protocols over the same documents.
+
+Read `windows.py` for what the protocols are. Why four: with non-overlapping windows alone, a model that cannot use more
+than its training length still improves with longer windows, because fewer tokens stand near a window's start. Under
+`same_target` the scored tokens are the same at every length, so what changes is the context alone: this is the number
+to quote. Every value is a mean over tokens (never of window means), summed in float64, in nats per token.
+
+    rows = measure(model, documents, train_length=256, settings=LengthPerplexitySettings())
+    # {"metric": "nll", "protocol": "same_target", "length": 1024, "value": 3.2, "n": 1024, "low": 3.0, "high": 3.4}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from minillm.errors import ConfigError
+from minillm.evaluation.scoring import LanguageModel, NLLs, score_windows
+from minillm.evaluation.settings import LengthPerplexitySettings
+from minillm.evaluation.statistics import Estimate, paired_difference, token_mean
+from minillm.evaluation.windows import (
+    Scored,
+    Window,
+    from_the_start,
+    non_overlapping,
+    position_bins,
+    same_target,
+    strided,
+)
+
+Row = dict[str, Any]
+NOT_DEFINED = "not defined"
+START_MARKER = (
+    "The start marker (bos) is the first token of each document and stands nowhere else. A window that begins inside a "
+    "document begins with its text, as in training; same_target windows all begin inside."
+)
+
+
+class Plan:
+    """Which documents are read, and the windows of each (protocol, length), per document.
+
+    Attributes:
+        used: indices of the documents that are read: those longer than the longest measured length.
+        lengths: measured lengths in tokens; `too_long` those that too few documents exceed.
+        scored: (protocol, length) -> per used document, the windows and what is scored in them.
+    """
+
+    def __init__(self, sizes: Sequence[int], train_length: int, settings: LengthPerplexitySettings) -> None:
+        asked = [multiple * train_length for multiple in settings.lengths]
+        for name in ("targets", "stride"):
+            value = getattr(settings, name)
+            if value is not None and value > asked[0]:
+                raise ConfigError(
+                    f"suite.length_perplexity.{name} = {value}: must not exceed the shortest length, {asked[0]} tokens."
+                )
+        # One token more than the start marker and the longest context: see `same_target`.
+        enough = [sum(n >= length + 2 for n in sizes) >= settings.min_documents for length in asked]
+        self.train_length = train_length
+        self.lengths = [length for length, ok in zip(asked, enough, strict=True) if ok]
+        self.too_long = [length for length, ok in zip(asked, enough, strict=True) if not ok]
+        self.longest = self.lengths[-1] if self.lengths else 0
+        long_enough = [i for i, n in enumerate(sizes) if self.lengths and n >= self.longest + 2]
+        self.used = long_enough[: settings.max_documents]
+        self.scored: dict[tuple[str, int], list[list[Scored]]] = {}
+        for length in self.lengths:
+            for protocol in settings.protocols:
+                self.scored[protocol, length] = [
+                    _cut(protocol, i, sizes[i], length, self.longest, train_length, settings) for i in self.used
+                ]
+
+    def windows(self) -> set[Window]:
+        """Every distinct window that has to be read."""
+        return {s.window for cuts in self.scored.values() for document in cuts for s in document}
+
+    def num_tokens(self) -> int:
+        return sum(window.length for window in self.windows())
+
+
+def _cut(
+    protocol: str,
+    document: int,
+    size: int,
+    length: int,
+    longest: int,
+    train_length: int,
+    settings: LengthPerplexitySettings,
+) -> list[Scored]:
+    wanted = settings.document_tokens or longest + longest // 2
+    # Whole training lengths, and never less than the longest window: windows then share batches and each other.
+    limit = max(longest, min(size - 1, wanted) // train_length * train_length)
+    if protocol == "position":
+        return [from_the_start(document, length)]
+    if protocol == "non_overlapping":
+        return non_overlapping(document, limit, length)
+    if protocol == "strided":
+        return strided(document, limit, length, settings.stride or max(1, length // 2))
+    # Ends where the strided windows end, so that their last window is this one, unless that leaves no text before it.
+    end = limit if limit > longest else size - 1
+    return [same_target(document, end, length, settings.targets or max(1, train_length // 2))]
+
+
+def measure(
+    model: LanguageModel,
+    documents: Sequence[np.ndarray],
+    train_length: int,
+    settings: LengthPerplexitySettings,
+    device: torch.device | str = "cpu",
+    precision: str = "fp32",
+    progress: Callable[[int], None] | None = None,
+) -> list[Row]:
+    """Rows of the suite.
+
+    Args:
+        documents: token ids, each with its start marker in front; those that are too short are left out.
+        train_length: tokens the model was trained on at once.
+        progress: called with the number of tokens just read; `Plan(...).num_tokens()` is the total.
+    """
+    plan = Plan([len(d) for d in documents], train_length, settings)
+    nlls = score_windows(model, documents, plan.windows(), settings.batch_tokens, device, precision, progress)
+    rows: list[Row] = []
+    for protocol in settings.protocols:
+        if protocol == "position":
+            rows += _position_rows(plan, nlls)
+        else:
+            rows += _length_rows(protocol, plan, nlls)
+        rows += [
+            _row("nll", protocol, length, plan, note=f"not measured: too few documents longer than {length} tokens")
+            for length in plan.too_long
+        ]
+    return rows
+
+
+def _length_rows(protocol: str, plan: Plan, nlls: NLLs) -> list[Row]:
+    """One row per length; under same_target also the change against the shortest length, paired over documents."""
+    rows, changes = [], []
+    base: tuple[list[float], list[int]] | None = None
+    for length in plan.lengths:
+        sums, counts, defined = _totals(plan.scored[protocol, length], nlls)
+        if not defined:
+            rows.append(_row("nll", protocol, length, plan, note=NOT_DEFINED))
+            if protocol == "same_target":
+                changes.append(_row("nll_change", protocol, length, plan, note=NOT_DEFINED))
+            continue
+        rows.append(_row("nll", protocol, length, plan, token_mean(sums, counts), sums, counts))
+        if protocol == "same_target":
+            base = base or (sums, counts)
+            changes.append(_row("nll_change", protocol, length, plan, paired_difference(sums, counts, *base)))
+    return rows + changes
+
+
+def _position_rows(plan: Plan, nlls: NLLs) -> list[Row]:
+    """One row per bin of context length, from the longest window at which the model is defined.
+
+    A shorter window is the beginning of a longer one, and a causal model scores it alike, so a model with a position
+    table still has numbers up to the table's end.
+    """
+    if not plan.lengths:
+        return []
+    usable = [n for n in plan.lengths if _totals(plan.scored["position", n], nlls)[2]]
+    rows = []
+    for low, high in position_bins(plan.train_length, plan.longest):
+        label = f"{low}-{high}"
+        if not usable or high > usable[-1]:
+            rows.append(_row("nll", "position", high, plan, bin=label, note=NOT_DEFINED))
+            continue
+        sums, counts = [], []
+        for document in plan.scored["position", usable[-1]]:
+            nll = nlls[document[0].window]
+            assert nll is not None
+            sums.append(float(nll[low - 1 : high].sum(dtype=np.float64)))
+            counts.append(high - low + 1)
+        rows.append(_row("nll", "position", high, plan, token_mean(sums, counts), sums, counts, bin=label))
+    return rows
+
+
+def _totals(documents: list[list[Scored]], nlls: NLLs) -> tuple[list[float], list[int], bool]:
+    """Per document: sum of NLLs (float64) and tokens scored; False where some window is not defined."""
+    sums, counts = [], []
+    for scored in documents:
+        total, count = 0.0, 0
+        for window, first in scored:
+            nll = nlls[window]
+            if nll is None:
+                return [], [], False
+            total += float(nll[first:].sum(dtype=np.float64))
+            count += window.length - first
+        sums.append(total)
+        counts.append(count)
+    return sums, counts, True
+
+
+def _row(
+    metric: str,
+    protocol: str,
+    length: int,
+    plan: Plan,
+    estimate: Estimate | None = None,
+    sums: list[float] | None = None,
+    counts: list[int] | None = None,
+    bin: str | None = None,
+    note: str | None = None,
+) -> Row:
+    value = estimate or Estimate(None, 0, None, None)
+    return {
+        "metric": metric,
+        "protocol": protocol,
+        "length": length,
+        "multiple": length / plan.train_length,
+        "depth": None,
+        "bin": bin,
+        **value._asdict(),
+        "documents": len(plan.used) if estimate else 0,
+        "note": note,
+        # Per document, in the order of settings.documents: what paired comparisons between runs are made of.
+        "document_nll": sums,
+        "document_tokens": counts,
+    }

@@ -1,0 +1,149 @@
+"""Which runs an evaluation means: run folders, checkpoint files, and patterns of them; and what is read of each.
+
+for run in find_runs(["outputs/*", "other/checkpoints/step-100.ckpt"]):
+    loaded = open_run(run)           # model in eval mode, tokenizer, configuration, step
+"""
+
+from __future__ import annotations
+
+import glob
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minillm.checkpoint import checkpoint_file, restore
+from minillm.config.parse import parse_config
+from minillm.config.schema import Config
+from minillm.errors import MinillmError
+from minillm.evaluation.store import weights_digest
+from minillm.model.decoder import Decoder
+
+if TYPE_CHECKING:
+    from minillm.data.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model to evaluate."""
+
+    name: str
+    """How tables call it; no two runs of a comparison share it."""
+    path: Path
+    """The run folder, or the checkpoint file."""
+    folder: Path | None
+    """The run folder around it, for its metrics; None for a checkpoint that lies elsewhere."""
+
+    @property
+    def eval_folder(self) -> Path:
+        """Where its results are kept: `eval/` of a run folder; of another checkpoint, a folder named after the file."""
+        if self.folder == self.path:
+            return self.path / "eval"
+        if self.folder is not None:
+            return self.folder / "eval" / self.path.stem
+        return self.path.with_name(f"{self.path.stem}-eval")
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run whose checkpoint has been read."""
+
+    run: Run
+    model: Decoder
+    tokenizer: Tokenizer
+    config: Config
+    """As trained, with the real vocabulary size."""
+    step: int
+    digest: str
+    """Of the weights."""
+
+    @property
+    def train_length(self) -> int:
+        return self.config.model.max_position_embeddings
+
+
+def find_runs(patterns: Sequence[str], say: Callable[[str], None] = print) -> list[Run]:
+    """The runs that `patterns` name, in that order, each once.
+
+    A pattern's matches that are no run folder (the comparison itself lies in outputs/, for one) are left out, which
+    is said; a path given by name must be one.
+
+    Raises:
+        MinillmError: a path is not there or is no run, or nothing is left.
+    """
+    paths: list[Path] = []
+    for pattern in patterns:
+        if pattern.startswith("hf:"):
+            raise MinillmError(
+                f"runs: {pattern}: Hugging Face folders cannot be evaluated; give a run or a checkpoint."
+            )
+        if not glob.has_magic(pattern) or Path(pattern).exists():
+            paths.append(_named(pattern))
+            continue
+        matches = sorted(Path(p) for p in glob.glob(pattern))
+        good = [p for p in matches if _is_run(p)]
+        if not good:
+            raise MinillmError(f"runs: nothing that '{pattern}' matches is a run folder or a checkpoint.")
+        if len(good) < len(matches):
+            say(f"Left out, being no runs: {', '.join(str(p) for p in matches if p not in good)}.")
+        paths += good
+    unique = list({p.resolve(): p for p in paths}.values())
+    return _name(unique)
+
+
+def _named(pattern: str) -> Path:
+    path = Path(pattern)
+    if not path.exists():
+        raise MinillmError(f"runs: {pattern} does not exist. Allowed: run folders, checkpoint files, patterns of them.")
+    if not _is_run(path):
+        what = "holds no checkpoints/" if path.is_dir() else "is no checkpoint (.ckpt)"
+        raise MinillmError(f"runs: {pattern} {what}, so there is no model to evaluate.")
+    return path
+
+
+def _is_run(path: Path) -> bool:
+    if path.is_file():
+        return path.suffix == ".ckpt"
+    return (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
+
+
+def _name(paths: list[Path]) -> list[Run]:
+    """Names are folder names; where two are alike, so much of the path before them as tells them apart."""
+    runs = []
+    for path in paths:
+        folder = path if path.is_dir() else path.parent.parent if path.parent.name == "checkpoints" else None
+        own = path.resolve().name if path.is_dir() else f"{(folder or path.parent).resolve().name}@{path.stem}"
+        runs.append(Run(own, path, folder))
+    depth = 1
+    names = [run.name for run in runs]
+    while max(Counter(names).values(), default=1) > 1 and depth < 20:
+        alike = {name for name, count in Counter(names).items() if count > 1}
+        depth += 1
+        names = [
+            "/".join([*_parents(run, depth - 1), run.name]) if name in alike else name
+            for run, name in zip(runs, names, strict=True)
+        ]
+    return [Run(name, run.path, run.folder) for run, name in zip(runs, names, strict=True)]
+
+
+def _parents(run: Run, count: int) -> tuple[str, ...]:
+    outer = (run.folder or run.path.parent).resolve().parent
+    return outer.parts[-count:]
+
+
+def open_run(run: Run) -> OpenRun:
+    """Read the run's newest readable checkpoint (or the file given). Raises MinillmError where there is none."""
+    from minillm.training.checkpoint_io import read_checkpoint
+
+    file = checkpoint_file(run.path)
+    state: dict[str, Any] = read_checkpoint(file)
+    model, tokenizer = restore(state, file)
+    return OpenRun(
+        run=run,
+        model=model,
+        tokenizer=tokenizer,
+        config=parse_config(state["config"]),
+        step=int(state["step"]),
+        digest=weights_digest(state["state_dict"]),
+    )

@@ -1,0 +1,135 @@
+"""What an evaluation can be told, typed: `conf/eval.yaml` is the root, `conf/suite/*.yaml` the suites' own settings.
+
+settings = compose_eval(["runs=[outputs/a,outputs/b]", "suite.cost.seconds=0.5"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from minillm.config import fields
+from minillm.errors import ConfigError, nearest
+
+ProtocolName = Literal["position", "same_target", "non_overlapping", "strided"]
+
+
+@dataclass(frozen=True)
+class LengthPerplexitySettings:
+    """`suite.length_perplexity`: loss past the training length. Lengths are multiples of it."""
+
+    protocols: tuple[ProtocolName, ...] = ("position", "same_target", "non_overlapping", "strided")
+    lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    targets: int | None = None
+    """same_target: how many last tokens are scored; null is half the training length."""
+    stride: int | None = None
+    """strided: tokens between windows; null is half the window's length."""
+    document_tokens: int | None = None
+    """non_overlapping, strided: tokens read of each document; null is 1.5 times the longest length."""
+    max_documents: int = 16
+    min_documents: int = 2
+    """A length is measured if at least so many documents are longer than it; others are reported as not measured."""
+    batch_tokens: int = 4096
+    """Most tokens in one forward pass (a longer window goes alone)."""
+
+
+@dataclass(frozen=True)
+class CostSettings:
+    """`suite.cost`: speed and memory by length. Lengths are multiples of the training length."""
+
+    lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    seconds: float = 1.0
+    """Each timing repeats until so much time has passed, twice at least."""
+    train_tokens: int | None = None
+    """Tokens in one training step, at every length alike; null is the longest length."""
+    decode_tokens: int = 32
+    """Tokens decoded one by one at each length."""
+
+
+@dataclass(frozen=True)
+class SuiteSettings:
+    length_perplexity: LengthPerplexitySettings
+    cost: CostSettings
+
+
+SUITES = ("length_perplexity", "cost")
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """One call of eval.py."""
+
+    runs: tuple[str, ...]
+    """Run folders, checkpoint files, or patterns of them."""
+    suites: tuple[str, ...]
+    suite: SuiteSettings
+    out: str
+    """Folder of the comparison: report.html, report.md, table.csv, figures/."""
+    documents: str | None = None
+    """Text to read instead of each run's held-out documents: a file or folder as data.path takes it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    num_threads: int | None = None
+    again: bool = False
+    """Measure again what the run's eval folder already holds under equal settings."""
+
+
+def compose_eval(overrides: Sequence[str]) -> EvalConfig:
+    """The settings of ``python eval.py OVERRIDES``; ConfigError for anything that cannot be honoured."""
+    from minillm.config.compose import compose_plain
+
+    plain = compose_plain(overrides, config_name="eval")
+    for key in ("runs", "suites"):
+        if isinstance(plain.get(key), str):
+            plain[key] = [plain[key]]
+    if not plain.get("runs"):
+        raise ConfigError("runs: nothing to evaluate. Give run folders or checkpoints: runs='[outputs/a,outputs/b]'.")
+    return _typed(plain)
+
+
+def default_config(runs: Sequence[str], suites: Sequence[str]) -> EvalConfig:
+    """The shipped settings for these runs: paths are taken as they are, whatever characters they hold."""
+    from minillm.config.compose import compose_plain
+
+    return _typed({**compose_plain([], config_name="eval"), "runs": list(runs), "suites": list(suites)})
+
+
+def _typed(plain: dict[str, Any]) -> EvalConfig:
+    config = fields.build(EvalConfig, {k: v for k, v in plain.items() if k != "choices"}, "eval")
+    check(config)
+    return config
+
+
+def check(config: EvalConfig) -> None:
+    """Ranges that the types do not say."""
+    if not config.suites:
+        raise ConfigError(f"suites: none given. Known: {', '.join(SUITES)}.")
+    for name in config.suites:
+        if name not in SUITES:
+            raise ConfigError(f"suites: unknown suite '{name}'.{nearest(name, SUITES)} Known: {', '.join(SUITES)}.")
+    perplexity, cost = config.suite.length_perplexity, config.suite.cost
+    for where, lengths in (("length_perplexity", perplexity.lengths), ("cost", cost.lengths)):
+        if not lengths or min(lengths) < 1 or list(lengths) != sorted(set(lengths)):
+            raise ConfigError(
+                f"suite.{where}.lengths = {list(lengths)}: must be rising multiples of the training length, from 1."
+            )
+    if not perplexity.protocols or len(set(perplexity.protocols)) != len(perplexity.protocols):
+        raise ConfigError(f"suite.length_perplexity.protocols = {list(perplexity.protocols)}: each once, at least one.")
+    at_least_one = {
+        "length_perplexity.targets": perplexity.targets,
+        "length_perplexity.stride": perplexity.stride,
+        "length_perplexity.document_tokens": perplexity.document_tokens,
+        "length_perplexity.max_documents": perplexity.max_documents,
+        "length_perplexity.min_documents": perplexity.min_documents,
+        "length_perplexity.batch_tokens": perplexity.batch_tokens,
+        "cost.train_tokens": cost.train_tokens,
+        "cost.decode_tokens": cost.decode_tokens,
+    }
+    for key, value in at_least_one.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"suite.{key} = {value}: must be 1 or more.")
+    if cost.seconds <= 0:
+        raise ConfigError(f"suite.cost.seconds = {cost.seconds}: must be above 0.")
+    if config.num_threads is not None and config.num_threads < 1:
+        raise ConfigError(f"num_threads = {config.num_threads}: must be 1 or more.")
