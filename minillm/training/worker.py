@@ -157,7 +157,12 @@ def _decide(
         choose(spec, cfg.data.seq_len, device_type) if model.backend == "auto" else model.backend
         for spec in model.layers
     ]
-    return precision, {"precision": precision.name, "backends": backends, "device": device, "torch": torch.__version__}
+    return precision, {
+        "precision": precision.name,
+        "backends": backends,
+        "device": device,
+        "torch": str(torch.__version__),
+    }
 
 
 def _go_back_to(step: int, run_dir: Path, decided: dict[str, Any]) -> None:
