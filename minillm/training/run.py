@@ -20,6 +20,7 @@ from minillm.config.schema import Config
 from minillm.errors import MinillmError
 from minillm.training import dry_run, identity, launch, resume
 from minillm.training.launch import Ranks
+from minillm.training.resume import Decision
 from minillm.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -72,15 +73,7 @@ def _lead(cfg: Config, folder: RunFolder, overrides: Sequence[str], in_sweep: bo
         decision = resume.decide(folder, cfg.plain, cfg.resume, cfg.trainer.max_steps, cfg.trainer.stop_at_step, say)
         if decision.action in ("complete", "stopped"):
             tell(done=True)
-            result = folder.read_result() or {}
-            metrics = dict(result.get("metrics") or {"step": decision.step})
-            if decision.action == "stopped":
-                say(f"trainer.stop_at_step={cfg.trainer.stop_at_step} is reached: step {decision.step} is done.")
-                say(summary.end(cfg, folder, metrics, None, None))
-            else:
-                say(summary.complete(cfg, folder, metrics, _lengths(cfg, folder)))
-            return float(metrics.get(METRIC, float("nan")))
-
+            return _nothing_to_do(cfg, folder, decision)
         prepared = prepared or _prepare(cfg)
         fingerprint = prepared.manifest["fingerprint"]
         if decision.action == "resume":
@@ -101,10 +94,25 @@ def _lead(cfg: Config, folder: RunFolder, overrides: Sequence[str], in_sweep: bo
         xz = prepared.xz_bits_per_byte
         del prepared
         metrics = _train(cfg, folder, decision.checkpoint, in_sweep)
-        folder.write_result(metrics, cfg.trainer.max_steps)
+        folder.write_result(metrics, cfg.trainer.max_steps, xz)
         complete = int(metrics["step"]) >= cfg.trainer.max_steps
         say(summary.end(cfg, folder, metrics, xz, _lengths(cfg, folder) if complete else None))
         return float(metrics.get(METRIC, float("nan")))
+
+
+def _nothing_to_do(cfg: Config, folder: RunFolder, decision: Decision) -> float:
+    """Say so, with what was measured when the run got there."""
+    from minillm.training import summary
+
+    result = folder.read_result() or {"metrics": {"step": decision.step}}
+    metrics, xz = result["metrics"], result.get("xz_bits_per_byte")
+    if decision.action == "complete":
+        say(f"This run is complete: all {cfg.trainer.max_steps} steps are done, and nothing is left to do.")
+        say(summary.end(cfg, folder, metrics, xz, _lengths(cfg, folder)))
+    else:
+        say(f"trainer.stop_at_step={cfg.trainer.stop_at_step} is reached: {decision.step} steps are done.")
+        say(summary.end(cfg, folder, metrics, xz, None))
+    return float(metrics.get(METRIC, float("nan")))
 
 
 def _train(cfg: Config, folder: RunFolder, resume_from: Path | None, in_sweep: bool) -> dict[str, float]:

@@ -127,16 +127,14 @@ class RunFolder:
 
     def note_start(self, **facts: Any) -> None:
         """Append a line to starts.jsonl."""
+        before = self.starts.read_text() if self.starts.exists() else ""
         line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts})
-        with open(self.starts, "a") as file:
-            file.write(line + "\n")
+        write_atomically(self.starts, f"{before}{line}\n")
 
     def last_start(self) -> dict[str, Any]:
-        """The last line of starts.jsonl; empty where the run was never started, or the line was cut short."""
-        try:
-            return dict(json.loads(self.starts.read_text().splitlines()[-1]))
-        except (FileNotFoundError, IndexError, ValueError):
-            return {}
+        """The last line of starts.jsonl; empty where the run was never started."""
+        lines = self.starts.read_text().splitlines() if self.starts.exists() else []
+        return dict(json.loads(lines[-1])) if lines else {}
 
     def read_result(self) -> dict[str, Any] | None:
         """result.json, or None where no part of the run has ended well yet."""
@@ -148,10 +146,16 @@ class RunFolder:
             raise MinillmError(f"{self.result} is not JSON. Delete it to go on from the newest checkpoint.") from None
         return dict(result)
 
-    def write_result(self, metrics: Mapping[str, float], max_steps: int) -> None:
+    def write_result(self, metrics: Mapping[str, float], max_steps: int, xz_bits_per_byte: float) -> None:
         """Record the end of a part of the run; it is complete once `step` has reached `max_steps`."""
         step = int(metrics["step"])
-        result = {"step": step, "max_steps": max_steps, "complete": step >= max_steps, "metrics": dict(metrics)}
+        result = {
+            "step": step,
+            "max_steps": max_steps,
+            "complete": step >= max_steps,
+            "metrics": dict(metrics),
+            "xz_bits_per_byte": xz_bits_per_byte,
+        }
         write_atomically(self.result, json.dumps(result, indent=1) + "\n")
 
     def complete(self, max_steps: int) -> bool:

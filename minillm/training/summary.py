@@ -63,12 +63,6 @@ def end(cfg: Config, folder: RunFolder, metrics: Mapping[str, float], xz: float 
     return "\n".join(lines)
 
 
-def complete(cfg: Config, folder: RunFolder, metrics: Mapping[str, float], lengths: str | None) -> str:
-    """The answer to a command whose run is done: what it measured then."""
-    said = f"This run is complete: all {cfg.trainer.max_steps} steps are done, and nothing is left to do."
-    return f"{said}{end(cfg, folder, metrics, None, lengths)}"
-
-
 def last_sample(path: Path) -> str | None:
     """The newest text in samples.txt, without its heading line."""
     try:
