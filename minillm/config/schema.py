@@ -108,8 +108,9 @@ class TokenizerConfig:
     source=file: null, the file decides."""
     path: str | None = None
     """source=file: a tokenizer.json."""
-    bos_token: str = "<|endoftext|>"
-    """The special token that begins each document, and so ends the one before."""
+    bos_token: str | None = None
+    """The special token that begins each document, and so ends the one before. null: `<|endoftext|>`, or what the
+    file itself puts before a text."""
 
 
 @dataclass(frozen=True)

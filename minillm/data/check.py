@@ -47,8 +47,8 @@ def check(data: DataConfig, tokenizer: TokenizerConfig) -> None:
 
 def _check_tokenizer(tokenizer: TokenizerConfig) -> None:
     asked = tokenizer.vocab_size
-    if not tokenizer.bos_token:
-        raise ConfigError("tokenizer.bos_token: '' is not allowed. Allowed: the text of a special token.")
+    if tokenizer.bos_token == "":
+        raise ConfigError("tokenizer.bos_token: '' is not allowed. Allowed: null, or the text of a special token.")
     if tokenizer.source == "train":
         if tokenizer.path is not None:
             raise ConfigError(

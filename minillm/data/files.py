@@ -2,10 +2,10 @@
 
 A .txt or .md file is one document; a .jsonl line or a .parquet row is one. Folders are read with their subfolders,
 files in the order of their names; hidden files and other kinds are left out. Text is taken as it stands, byte for
-byte. Parquet goes through `datasets`; its readers of plain text and JSON are not used, since they rewrite line ends
-and guess types (a text that looks like a date becomes one), and cannot say which line of which file is broken.
+byte. `datasets` has readers for these files too; they rewrite line ends, guess types (a text that looks like a date
+becomes one), take file names for patterns, and cannot say which line of which file is broken.
 
-    source = FilesSource(Path("my_texts"), text_field="text", cache_dir=Path("data_cache"))
+    source = FilesSource(Path("my_texts"), text_field="text")
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -64,9 +64,9 @@ class FilesSource:
 
     held_out: frozenset[str] | None = None
 
-    def __init__(self, root: Path, text_field: str, cache_dir: Path) -> None:
+    def __init__(self, root: Path, text_field: str) -> None:
         self.description = str(root)
-        self.root, self.text_field, self.cache_dir = root, text_field, cache_dir
+        self.root, self.text_field = root, text_field
         self.files = find_files(root)
 
     def name_of(self, path: Path) -> str:
@@ -93,7 +93,7 @@ class FilesSource:
             except MinillmError:
                 raise
             except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-                raise MinillmError(f"{path} cannot be read: {error}.") from error
+                raise MinillmError(f"{path} cannot be read: {_reason(error)}.") from error
 
     def _text(self, path: Path) -> Iterator[Document]:
         with _open(path) as file:
@@ -103,37 +103,43 @@ class FilesSource:
         with _open(path) as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield Document(f"{self.name_of(path)}:{number}", self._json_text(line, f"{path}, line {number}"))
+                    row = self._row(line, f"{path}, line {number}")
+                    yield self._document(row[self.text_field], f"{self.name_of(path)}:{number}")
 
-    def _json_text(self, line: bytes, where: str) -> str:
+    def _row(self, line: bytes, where: str) -> dict[str, Any]:
         try:
-            row: Any = json.loads(_decode(line, where).lstrip("\ufeff"))
+            row = json.loads(_decode(line, where).removeprefix("\ufeff"))
         except ValueError as error:
-            raise MinillmError(f"{where}: not JSON: {error}.") from None
+            raise MinillmError(f"{where}: not JSON: {_reason(error)}.") from None
         if not isinstance(row, dict):
             raise MinillmError(f"{where}: expected a JSON object with a field {self.text_field!r}.")
-        if self.text_field not in row:
-            raise MinillmError(
-                f"{where}: no field {self.text_field!r} (data.text_field). It has: {', '.join(row) or 'none'}."
-            )
-        return as_text(row[self.text_field], where, self.text_field)
+        self._need_field(row, where)
+        return row
 
     def _parquet(self, path: Path) -> Iterator[Document]:
-        from datasets import load_dataset
+        import pyarrow
+        import pyarrow.parquet
 
-        cache = str(self.cache_dir / "datasets")
+        number = 0
         try:
-            rows = load_dataset("parquet", data_files=str(path), split="train", streaming=True, cache_dir=cache)
-            columns = rows.column_names or list(next(iter(rows)))
-        except Exception as error:  # arrow and datasets raise many kinds
-            raise MinillmError(f"{path} cannot be read as parquet: {error}") from error
-        if self.text_field not in columns:
+            with path.open("rb") as handle:  # a path would be read as a URI where it looks like one
+                file = pyarrow.parquet.ParquetFile(handle)
+                self._need_field(file.schema_arrow.names, str(path))
+                for batch in file.iter_batches(batch_size=64, columns=[self.text_field]):
+                    for value in batch.column(0):
+                        yield self._document(value.as_py(), f"{self.name_of(path)}:{number}")
+                        number += 1
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+            raise MinillmError(f"{path}, row {number}: cannot be read as parquet: {_reason(error)}.") from error
+
+    def _need_field(self, names: Iterable[str], where: str) -> None:
+        if self.text_field not in names:
             raise MinillmError(
-                f"{path}: no field {self.text_field!r} (data.text_field). It has: {', '.join(columns) or 'none'}."
+                f"{where}: no field {self.text_field!r} (data.text_field). It has: {', '.join(names) or 'none'}."
             )
-        for i, row in enumerate(rows.select_columns([self.text_field])):
-            where = f"{self.name_of(path)}:{i}"
-            yield Document(where, as_text(row[self.text_field], where, self.text_field))
+
+    def _document(self, value: object, name: str) -> Document:
+        return Document(name, as_text(value, name, self.text_field))
 
 
 def _open(path: Path) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:
@@ -153,3 +159,7 @@ def _decode(raw: bytes, where: str) -> str:
             f"{where} is not UTF-8 (byte 0x{raw[error.start]:02x} at offset {error.start}). "
             f"Convert it, for example with iconv -f ISO-8859-1 -t UTF-8."
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().rstrip(".")

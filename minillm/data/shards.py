@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-FILES = ("tokens.bin", "offsets.npy", "bytes.npy", "names.jsonl")
-
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """16 bit where every id fits, else 32; little-endian everywhere, so that a cache can move between machines."""

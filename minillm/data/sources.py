@@ -9,7 +9,9 @@ its documents in a fixed order, again and again.
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,20 +67,21 @@ class EmbeddedSource:
     description = "the embedded corpus"
     held_out: frozenset[str] | None = frozenset(HELD_OUT)
 
-    def __init__(self, cache_dir: Path) -> None:
-        self.cache_dir = cache_dir
+    def __init__(self) -> None:
+        self._rows: list[Document] = []
 
     def fingerprint(self) -> str:
         return hashlib.sha256(CORPUS.read_bytes()).hexdigest()
 
     def documents(self) -> Iterator[Document]:
-        from datasets import load_dataset
+        if not self._rows:
+            from datasets import load_dataset
 
-        rows = load_dataset(
-            "json", data_files=str(CORPUS), split="train", streaming=True, cache_dir=str(self.cache_dir / "datasets")
-        )
-        for row in rows:
-            yield Document(row["id"], row["text"])
+            name = glob.escape(str(CORPUS))  # it takes names for patterns
+            with tempfile.TemporaryDirectory() as cache:  # it writes a lock file even where it caches nothing
+                rows = load_dataset("json", data_files=name, split="train", streaming=True, cache_dir=cache)
+                self._rows = [Document(row["id"], row["text"]) for row in rows]
+        yield from self._rows
 
 
 class HubSource:
@@ -137,8 +140,8 @@ def open_source(data: DataConfig) -> Source:
 
     if data.source == "files":
         assert data.path is not None
-        return FilesSource(Path(data.path), data.text_field, Path(data.cache_dir))
+        return FilesSource(Path(data.path), data.text_field)
     if data.source == "hub":
         assert data.hub_name is not None
         return HubSource(data.hub_name, data.hub_config, data.hub_split, data.text_field)
-    return EmbeddedSource(Path(data.cache_dir))
+    return EmbeddedSource()

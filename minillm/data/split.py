@@ -40,6 +40,8 @@ class Split:
     source: Source
     roles: np.ndarray
     """Role values, (documents,) int8."""
+    characters: int
+    """Of all documents together."""
     cut: float | None
     """Share of a lone document's characters that trains; its tail is held out. None where documents are many."""
 
@@ -69,9 +71,11 @@ def plan_split(source: Source, held_out: int | float | None) -> Split:
 
     None where the source fixes its held-out documents.
     """
+    characters = 0
     digests: list[int] = []
     roles: list[int] = []
     for document in track(source.documents(), f"Reading {source.description}"):
+        characters += len(document.text)
         empty = not document.text.strip()
         named = source.held_out is not None and document.name in source.held_out
         roles.append((Role.EMPTY if empty else Role.VAL if named else Role.TRAIN).value)
@@ -82,19 +86,19 @@ def plan_split(source: Source, held_out: int | float | None) -> Split:
     if len(real) == 0:
         raise MinillmError(f"{source.description} is empty: no document holds anything but white space.")
     if source.held_out is not None or held_out is None:
-        return Split(source, role, cut=None)
+        return Split(source, role, characters, cut=None)
     if len(real) == 1 and isinstance(held_out, float):
-        return Split(source, role, cut=1 - held_out)
+        return Split(source, role, characters, cut=1 - held_out)
     distinct, first = np.unique(digest[real], return_index=True)  # sorted by hash
     count = held_out if isinstance(held_out, int) else max(1, round(held_out * len(real)))
     if count >= len(distinct):
         raise MinillmError(
             f"data.held_out: {held_out} leaves nothing to train on: {source.description} has {len(distinct)} "
-            f"distinct documents that are not empty."
+            f"distinct documents that are not empty. Of a lone document a share holds out the tail."
         )
     role[real[np.isin(digest[real], distinct[:count])]] = Role.COPY.value
     role[real[first[:count]]] = Role.VAL.value
-    return Split(source, role, cut=None)
+    return Split(source, role, characters, cut=None)
 
 
 def _cut(document: Document, share: float) -> Iterator[tuple[Document, Role]]:

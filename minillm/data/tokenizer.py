@@ -1,7 +1,8 @@
 """The tokenizer: byte-level BPE, trained on the training documents or loaded from a tokenizer.json.
 
-One special token, `<|endoftext|>` unless the configuration says otherwise, begins each document and so ends the one
-before. Text that happens to spell it is encoded as text: a document holds the marker once, whatever it says.
+One special token, the marker, begins each document and so ends the one before: `<|endoftext|>` unless the
+configuration or the file says otherwise. Text that happens to spell it is encoded as text: a document holds the
+marker once, whatever it says.
 
     tokenizer = Tokenizer.train(texts, vocab_size=2048)
     ids = tokenizer.encode("Fellow-citizens", bos=True)
@@ -14,7 +15,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,9 +39,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def chunks(text: str, size: int = CHUNK) -> Iterator[str]:
-    """Cut `text` into pieces of at most `size` characters, where a word begins: the split above never crosses there.
+    """Cut `text` into pieces of at most `size` characters, where white space begins: no token of ours crosses there.
 
-    A piece without any such place is cut at `size`.
+    A piece without any such place is cut at `size`. An empty text is one empty piece.
     """
     start = 0
     while len(text) - start > size:
@@ -56,28 +57,34 @@ def chunks(text: str, size: int = CHUNK) -> Iterator[str]:
 class Tokenizer:
     """Text to token ids and back. Wraps a `tokenizers.Tokenizer`, kept in `raw`."""
 
-    def __init__(self, raw: RawTokenizer, bos_token: str = MARKER) -> None:
-        """Raises MinillmError where `raw` lacks `bos_token`, or does not give the same ids each time."""
-        bos_id = raw.token_to_id(bos_token)
-        if bos_id is None:
-            special = [t.content for t in raw.get_added_tokens_decoder().values() if t.special]
-            raise MinillmError(
-                f"tokenizer.bos_token: {bos_token!r} is not in the tokenizer. Allowed: one of its special tokens, "
-                f"{', '.join(special) if special else 'but it has none'}."
-            )
+    def __init__(self, raw: RawTokenizer, bos_token: str | None = None) -> None:
+        """Take over `raw`. `bos_token=None` finds the marker: what `raw` puts before a text, else `<|endoftext|>`.
+
+        Raises MinillmError where there is no such token, or where `raw` does not give the same ids each time.
+        """
         if getattr(raw.model, "dropout", None):
             raise MinillmError("The tokenizer has BPE dropout, so its ids change from call to call. Set it to null.")
         raw.no_truncation()
         raw.no_padding()
-        raw.encode_special_tokens = True  # a marker spelt out in the text is text
-        self.raw = raw
-        self.bos_token = bos_token
+        self.bos_token = _find_marker(raw) if bos_token is None else bos_token
+        bos_id = raw.token_to_id(self.bos_token)
+        if bos_id is None:
+            raise MinillmError(
+                f"tokenizer.bos_token: {self.bos_token!r} is not in the tokenizer. "
+                f"Allowed: one of its special tokens, {', '.join(_special(raw)) or 'but it has none'}."
+            )
         self.bos_id: int = bos_id
         self.vocab_size: int = 1 + max(raw.get_vocab(with_added_tokens=True).values())
         """Rows that an embedding needs: the highest id, of added tokens too, and one."""
+        raw.encode_special_tokens = True  # a marker spelt out in the text is text
+        # tokenizer.json has no field for the marker; as in other models' files, its template says what comes first.
+        raw.post_processor = _template(self.bos_token, bos_id)
+        self.raw = raw
+        # Only our own split is known to allow cutting a text; a tokenizer from elsewhere gets each text whole.
+        self._may_cut = json.dumps(SPLIT) in json.dumps(json.loads(raw.to_str())["pre_tokenizer"])
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int, bos_token: str = MARKER) -> Tokenizer:
+    def train(cls, texts: Iterable[str], vocab_size: int, bos_token: str | None = None) -> Tokenizer:
         """Byte-level BPE. A corpus that runs out of repeated pairs gives fewer than `vocab_size` tokens."""
         from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
         from tokenizers import Tokenizer as RawTokenizer
@@ -87,6 +94,7 @@ class Tokenizer:
                 f"tokenizer.vocab_size: {vocab_size} is not allowed. "
                 f"Allowed: {MIN_VOCAB_SIZE} (the 256 bytes and a marker) or more."
             )
+        marker = bos_token or MARKER
         raw = RawTokenizer(models.BPE())
         raw.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -98,27 +106,31 @@ class Tokenizer:
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size,
             min_frequency=2,
-            special_tokens=[bos_token],
+            special_tokens=[marker],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
         raw.train_from_iterator((piece for text in texts for piece in chunks(text)), trainer)
-        return cls(raw, bos_token)
+        return cls(raw, marker)
 
     @classmethod
-    def load(cls, path: str | Path, bos_token: str = MARKER) -> Tokenizer:
+    def load(cls, path: str | Path, bos_token: str | None = None) -> Tokenizer:
         """Read a tokenizer.json: one of ours, or any of the `tokenizers` library."""
-        return cls.from_json(_read(Path(path)), bos_token, where=str(path))
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise MinillmError(f"The tokenizer {path} cannot be read: {error}.") from error
+        return cls.from_json(text, bos_token, where=f"The tokenizer {path}")
 
     @classmethod
-    def from_json(cls, text: str, bos_token: str = MARKER, where: str = "the tokenizer") -> Tokenizer:
+    def from_json(cls, text: str, bos_token: str | None = None, where: str = "The tokenizer") -> Tokenizer:
         """The same from the file's content, as checkpoints hold it; `where` is what errors call it."""
         from tokenizers import Tokenizer as RawTokenizer
 
         try:
             raw = RawTokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception
-            raise MinillmError(f"{where} is not a tokenizer.json that the tokenizers library reads: {error}") from error
+            raise MinillmError(f"{where} is not a tokenizer.json of the tokenizers library: {error}.") from error
         return cls(raw, bos_token)
 
     def to_json(self) -> str:
@@ -138,7 +150,7 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str], bos: bool = False) -> list[np.ndarray]:
         """Ids of each text, (n,) int64, with all cores. The same as one by one."""
-        pieces = [list(chunks(text)) for text in texts]
+        pieces = [list(chunks(text)) if self._may_cut else [text] for text in texts]
         encoded = iter(self.raw.encode_batch_fast([p for ps in pieces for p in ps], add_special_tokens=False))
         head = [np.array([self.bos_id], dtype=np.int64)] if bos else []
         return [np.concatenate([*head, *(np.array(next(encoded).ids, dtype=np.int64) for _ in ps)]) for ps in pieces]
@@ -160,10 +172,23 @@ def load_from_config(config: TokenizerConfig) -> Tokenizer:
     return Tokenizer.load(config.path, config.bos_token)
 
 
-def _read(path: Path) -> str:
+def _special(raw: RawTokenizer) -> list[str]:
+    return [token.content for token in raw.get_added_tokens_decoder().values() if token.special]
+
+
+def _find_marker(raw: RawTokenizer) -> str:
+    """What `raw` puts before an empty text, where that is a single special token; else `<|endoftext|>`."""
+    added = raw.encode("").tokens
+    return added[0] if len(added) == 1 and added[0] in _special(raw) else MARKER
+
+
+def _template(marker: str, marker_id: int) -> Any:
+    """Puts the marker first when special tokens are asked for."""
+    from tokenizers.processors import TemplateProcessing
+
     try:
-        text = path.read_text(encoding="utf-8")
-        json.loads(text)
-    except (OSError, ValueError) as error:
-        raise MinillmError(f"{path} cannot be read as a tokenizer.json: {error}") from error
-    return text
+        return TemplateProcessing(
+            single=[marker, "$A"], pair=[marker, "$A", "$B:1"], special_tokens=[(marker, marker_id)]
+        )
+    except ValueError as error:
+        raise MinillmError(f"tokenizer.bos_token: {marker!r} cannot be a marker: {error}.") from None
