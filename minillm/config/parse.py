@@ -58,7 +58,16 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
     size, data = sections["size"], sections["data"]
     assert isinstance(size, SizeConfig)
     assert isinstance(data, DataConfig)
-    model, warnings = _model(plain["model"], size, block, data.seq_len)
+    tokenizer = sections["tokenizer"]
+    assert isinstance(tokenizer, TokenizerConfig)
+    from minillm.data.check import check
+    from minillm.data.tokenizer import asked_vocab_size
+
+    check(data, tokenizer)
+    vocab_size = fields.convert(plain["model"].get("vocab_size"), int | None, "model.vocab_size")
+    if vocab_size is None:
+        vocab_size = asked_vocab_size(tokenizer)  # tokenizer=file: the file says it
+    model, warnings = _model(plain["model"], size, block, data.seq_len, vocab_size)
     choices = {str(k): str(v) for k, v in (plain.get("choices") or {}).items()}
     config = Config(
         model=model,
@@ -77,7 +86,7 @@ def _hint(name: str) -> Any:
 
 
 def _model(
-    plain: Mapping[str, Any], size: SizeConfig, block: BlockConfig, seq_len: int
+    plain: Mapping[str, Any], size: SizeConfig, block: BlockConfig, seq_len: int, vocab_size: int
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     for key in plain:
         if key not in MODEL_KEYS:
@@ -102,7 +111,7 @@ def _model(
         base={"qkv_bias": block.attention_bias, "num_key_value_heads": size.num_key_value_heads},
     )
     model = ModelConfig(
-        vocab_size=fields.convert(plain.get("vocab_size"), int, "model.vocab_size"),
+        vocab_size=vocab_size,
         hidden_size=size.hidden_size,
         intermediate_size=size.intermediate_size,
         num_hidden_layers=size.num_hidden_layers,
@@ -110,9 +119,7 @@ def _model(
         layers=specs,
         block=block,
         embedding_position=expand.embedding_scheme(embedding.get("position")),
-        backend=fields.convert(
-            plain.get("backend", "auto"), fields._hints(ModelConfig)["backend"], "model.backend"
-        ),
+        backend=fields.convert(plain.get("backend", "auto"), fields._hints(ModelConfig)["backend"], "model.backend"),
     )
     if model.vocab_size < 1:
         raise ConfigError(f"model.vocab_size = {model.vocab_size}: must be 1 or more.")

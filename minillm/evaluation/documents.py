@@ -50,12 +50,12 @@ def held_out(opened: OpenRun) -> Documents:
     return Documents(f"held-out documents of {prepared.manifest['description']}", list(prepared.val.names), ids)
 
 
-def from_files(path: str, tokenizer: Tokenizer, text_field: str, cache_dir: str) -> Documents:
+def from_files(path: str, tokenizer: Tokenizer, text_field: str) -> Documents:
     """All documents of a file or folder, as `data=files data.path=...` reads them. MinillmError for unfit text."""
     from minillm.data.files import FilesSource
 
     try:
-        found = [d for d in FilesSource(Path(path), text_field, Path(cache_dir)).documents() if d.text.strip()]
+        found = [d for d in FilesSource(Path(path), text_field).documents() if d.text.strip()]
     except MinillmError as error:
         raise MinillmError(str(error).replace("data.path:", "documents:")) from None
     if not found:
