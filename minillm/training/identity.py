@@ -117,6 +117,13 @@ def refused(differing: list[Change]) -> list[Change]:
     return [c for c in differing if not _under(c.key, FREE)]
 
 
+def other_choices(saved: Mapping[str, Any], asked: Mapping[str, Any]) -> list[Change]:
+    """The model, block, size and data groups in which two configurations chose different files."""
+    old, new = saved.get("choices") or {}, asked.get("choices") or {}
+    pairs = [Change(group, old.get(group), new.get(group)) for group in ("model", "block", "size", "data")]
+    return [c for c in pairs if c.saved != c.asked]
+
+
 def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
     """Nested plain values by dotted key; lists are leaves, empty mappings stay visible as ``{}``."""
     if isinstance(plain, Mapping) and (plain or not prefix):

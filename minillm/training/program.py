@@ -54,7 +54,8 @@ class Sweep:
 
 def main() -> None:
     """Parse the command line, compose, train. Ends the process with the exit codes above if not with 0."""
-    show_all = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    asked = os.environ.get("HYDRA_FULL_ERROR", "0")
+    show_all = asked == "1"
     # Makes Hydra raise its errors to us, where they become one paragraph, instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sweep = Sweep()
@@ -89,6 +90,8 @@ def main() -> None:
             overrides = [a for a in sys.argv[1:] if "=" in a]
             _exit(f"Error: {explain(error, overrides, 'train')}", 2)
         raise
+    finally:
+        os.environ["HYDRA_FULL_ERROR"] = asked
 
 
 def _single_run(composed: DictConfig) -> float | None:

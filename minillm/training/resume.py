@@ -50,10 +50,12 @@ def check(folder: RunFolder, plain: Mapping[str, Any], mode: Mode) -> list[Chang
             f"resume=never, but {folder.path} already holds a run. Give another name= or run_dir=, "
             "or resume=auto to go on with it."
         )
-    changed = identity.changes(folder.read_config(), plain)
+    saved = folder.read_config()
+    changed = identity.changes(saved, plain)
     forbidden = identity.refused(changed)
     if forbidden and mode != "force":
-        listed = "; ".join(map(str, forbidden))
+        # The arm's name says more than the twenty keys in which two arms differ; all of them stand behind it.
+        listed = "; ".join(map(str, [*identity.other_choices(saved, plain), *forbidden]))
         raise MinillmError(
             f"{folder.path} holds another run: these settings differ (saved -> asked): {listed}. "
             "Give another name= or run_dir= for a new run, or resume=force to go on with the changed settings."

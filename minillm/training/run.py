@@ -75,9 +75,9 @@ def _lead(cfg: Config, folder: RunFolder, overrides: Sequence[str], in_sweep: bo
             tell(done=True)
             return _nothing_to_do(cfg, folder, decision)
         prepared = prepared or _prepare(cfg)
-        fingerprint = prepared.manifest["fingerprint"]
+        data = prepared.folder.name  # the fingerprint of text, tokenizer and rules
         if decision.action == "resume":
-            resume.check_data(folder, fingerprint, cfg.resume)
+            resume.check_data(folder, data, cfg.resume)
         real = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=prepared.tokenizer.vocab_size))
         folder.error.unlink(missing_ok=True)
         folder.write(real, prepared.tokenizer)
@@ -86,7 +86,7 @@ def _lead(cfg: Config, folder: RunFolder, overrides: Sequence[str], in_sweep: bo
             overrides=list(overrides),
             step=decision.step,
             changed=[str(change) for change in decision.changed],
-            data=fingerprint,
+            data=data,
             host=socket.gethostname(),
         )
         say(summary.start(real, folder, decision, prepared))

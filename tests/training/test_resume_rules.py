@@ -76,7 +76,8 @@ def test_another_run_is_refused_by_naming_every_key_and_both_values(
         decide(begun, tiny("model=rope", "optim.lr=0.5", "trainer.val_every=2"), mode)
     message = str(refusal.value)
     assert "optim.lr: 0.01 -> 0.5" in message
-    assert "model.layers.kinds" in message
+    assert 'model: "rnope_swa" -> "rope"' in message
+    assert "model.layers.kinds.full.window: absent -> null" in message
     assert "val_every" not in message, "this one may differ"
     assert "resume=force" in message
     assert sorted(begun.path.rglob("*")) == before
