@@ -58,14 +58,14 @@ def write_checkpoint(folder: Path, state: dict[str, Any], keep: int | None) -> P
     return path
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint file, on the CPU.
+def read_checkpoint(path: Path, lazily: bool = False) -> dict[str, Any]:
+    """The content of a checkpoint file, on the CPU; `lazily` leaves tensors on the disk until they are used.
 
     Raises:
         MinillmError: the file is missing, cut short, or not one of ours.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
     except FileNotFoundError:
         raise MinillmError(f"There is no checkpoint {path}.") from None
     except Exception as error:  # torch.load raises many kinds for a damaged file

@@ -87,7 +87,6 @@ def restore_optimizer(decoder: nn.Module, optimizer: torch.optim.Optimizer, stat
         {**values, "params": [named[p] for p in group["params"]]}
         for values, group in zip(hyper, optimizer.param_groups, strict=True)
     ]
-    # Every rank has read the file; a broadcast would only be needed where rank 0 alone had.
     options = FROM_RANK_0 if grouped() else FULL
     set_optimizer_state_dict(decoder, optimizer, {"state": state, "param_groups": groups}, options=options)
     for group, values in zip(optimizer.param_groups, hyper, strict=True):

@@ -57,7 +57,10 @@ def train_rank(cfg: Config, run_dir: Path, resume_from: Path | None) -> dict[str
     _quiet_lightning()
     run_dir.mkdir(parents=True, exist_ok=True)
     data = prepare(cfg.data, cfg.tokenizer)
-    checkpoint = read_checkpoint(resume_from) if resume_from is not None else None
+    checkpoint = None
+    if resume_from is not None:
+        # Under FSDP only the first rank's tensors are used, and the others need not have the memory for them.
+        checkpoint = read_checkpoint(resume_from, lazily=int(os.environ.get("RANK", 0)) > 0)
     stop_at = min(cfg.trainer.max_steps, cfg.trainer.stop_at_step or cfg.trainer.max_steps)
     if checkpoint is not None and checkpoint["step"] >= stop_at and not checkpoint["unfinished"]:
         ranks.say(f"Nothing to train: {resume_from} has {checkpoint['step']} of {stop_at} updates.")
