@@ -11,6 +11,9 @@ from minillm.errors import ConfigError
 MIN_VOCAB_SIZE = 257
 """The 256 bytes and the marker."""
 
+MISSING = "???"
+"""How a YAML file says that a value must be given."""
+
 ONLY_FOR = {"path": ("files",), "hub_name": ("hub",), "hub_config": ("hub",), "held_out": ("files", "hub")}
 """Data settings of some sources only: null for the others."""
 
@@ -30,7 +33,7 @@ def check(data: DataConfig, tokenizer: TokenizerConfig) -> None:
                 f"Allowed: null, or {' or '.join(f'data={s}' for s in sources)}."
             )
     for key, what in NEEDED.get(data.source, {}).items():
-        if getattr(data, key) is None:
+        if getattr(data, key) in (None, MISSING):
             raise ConfigError(f"data.{key}: missing. data={data.source} needs {what}.")
     share = data.held_out
     if share is not None and (share <= 0 or (isinstance(share, float) and share >= 1)):
@@ -61,7 +64,7 @@ def _check_tokenizer(tokenizer: TokenizerConfig) -> None:
                 f"Allowed: {MIN_VOCAB_SIZE} (the 256 bytes and a marker) or more."
             )
         return
-    if tokenizer.path is None:
+    if tokenizer.path in (None, MISSING):
         raise ConfigError("tokenizer.path: missing. tokenizer=file needs the path of a tokenizer.json.")
     if asked is not None:
         raise ConfigError(
