@@ -93,28 +93,21 @@ def _decode_rows(
     """One cache grows through all lengths: its bytes are read, and a few tokens decoded, at each."""
     rows: list[Row] = []
     cache = model.new_cache(1)
-    ids = torch.randint(
-        model.config.vocab_size, (1, lengths[-1] + decode_tokens), device=device, generator=_generator(device)
-    )
-    undefined = False
+    ids = torch.randint(model.config.vocab_size, (1, lengths[-1]), device=device, generator=_generator(device))
     for length in lengths:
         try:
-            if undefined:
-                raise PositionUndefined("shorter lengths were not defined already")
             with autocast(device, precision):
-                while len(cache) < length:
-                    piece = ids[:, len(cache) : min(length, len(cache) + PREFILL_PIECE)]
-                    model(piece, cache=cache)
-                rows.append(_row("kv_bytes", length, [float(cache.nbytes())], kind="measured"))
-                times = [
-                    _decode_one(model, cache, ids, device) for _ in range(min(decode_tokens, _room(lengths, length)))
-                ]
+                # The last tokens up to `length` are the decoded ones, so that a position table may end there.
+                decoded = min(decode_tokens, length - len(cache))
+                while len(cache) < length - decoded:
+                    model(ids[:, len(cache) : min(length - decoded, len(cache) + PREFILL_PIECE)], cache=cache)
+                times = [_decode_one(model, cache, ids, device) for _ in range(decoded)]
             rows.append(_row("decode_tokens_per_second", length, [1 / took for took in times]))
+            rows.append(_row("kv_bytes", length, [float(cache.nbytes())], kind="measured"))
         except PositionUndefined:
-            undefined = True
-            rows = [r for r in rows if r["length"] != length]
-            rows.append(_row("kv_bytes", length, kind="measured", note=NOT_DEFINED))
+            # Longer ones are undefined too: their tokens come after these.
             rows.append(_row("decode_tokens_per_second", length, note=NOT_DEFINED))
+            rows.append(_row("kv_bytes", length, kind="measured", note=NOT_DEFINED))
         _tick(progress)
     return rows
 
@@ -128,12 +121,6 @@ def _decode_one(model: Decoder, cache: Any, ids: torch.Tensor, device: torch.dev
     model(token, cache=cache)
     _synchronise(device)
     return time.perf_counter() - start
-
-
-def _room(lengths: list[int], length: int) -> int:
-    """Tokens that may be decoded after `length` without passing the next length."""
-    longer = [other for other in lengths if other > length]
-    return longer[0] - length if longer else 2**62
 
 
 def _time(step: Callable[[], None], seconds: float, device: torch.device | str) -> list[float]:

@@ -1,6 +1,7 @@
 """One run through the suites: read its checkpoint and documents, reuse what was measured before, measure the rest.
 
-results = evaluate(run, config, say=print)          # {"length_perplexity": {suite, settings, rows, ...}, ...}
+evaluation = evaluate(run, config, say=print)
+evaluation.results["length_perplexity"]["rows"]
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import dataclasses
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from minillm.config.schema import Config
 from minillm.errors import MinillmError
 from minillm.evaluation import cost, length_perplexity, store
 from minillm.evaluation.documents import Documents, from_files, held_out
@@ -25,7 +28,22 @@ from minillm.evaluation.table import plain_length_table
 Result = dict[str, Any]
 
 
-def evaluate(run: Run, config: EvalConfig, say: Callable[[str], None] = print) -> dict[str, Result]:
+@dataclass(frozen=True)
+class Evaluation:
+    """What a comparison knows of one run."""
+
+    run: Run
+    config: Config
+    """As trained, with the real vocabulary size."""
+    step: int
+    decided: dict[str, Any]
+    """Precision, attention backends, device and torch version of its training."""
+    num_parameters: int
+    results: dict[str, Result]
+    """By suite: {suite, settings, rows, seconds}."""
+
+
+def evaluate(run: Run, config: EvalConfig, say: Callable[[str], None] = print) -> Evaluation:
     """Measure `run` by `config.suites`, saving each suite's result as soon as it is whole.
 
     Raises:
@@ -38,7 +56,14 @@ def evaluate(run: Run, config: EvalConfig, say: Callable[[str], None] = print) -
     for suite in config.suites:
         measure = _length_perplexity if suite == "length_perplexity" else _cost
         results[suite] = measure(opened, config, device, say)
-    return results
+    return Evaluation(
+        run=run,
+        config=opened.config,
+        step=opened.step,
+        decided=opened.decided,
+        num_parameters=sum(p.numel() for p in opened.model.parameters()),
+        results=results,
+    )
 
 
 def length_table(run_dir: str | Path) -> str:
@@ -48,7 +73,7 @@ def length_table(run_dir: str | Path) -> str:
     """
     config = default_config([str(run_dir)], ["length_perplexity"])
     (run,) = find_runs(config.runs)
-    return plain_length_table(evaluate(run, config, say=lambda text: None)["length_perplexity"])
+    return plain_length_table(evaluate(run, config, say=lambda text: None).results["length_perplexity"])
 
 
 def choose_device(asked: str) -> str:
@@ -116,7 +141,7 @@ def _documents(opened: OpenRun, config: EvalConfig) -> Documents:
     if config.documents is None:
         return held_out(opened)
     data = opened.config.data
-    return from_files(config.documents, opened.tokenizer, data.text_field, data.cache_dir)
+    return from_files(config.documents, opened.tokenizer, data.text_field)
 
 
 def _common(opened: OpenRun, config: EvalConfig, device: str) -> dict[str, Any]:
@@ -132,7 +157,7 @@ def _common(opened: OpenRun, config: EvalConfig, device: str) -> dict[str, Any]:
 def machine(device: str) -> dict[str, Any]:
     """What speeds depend on besides the model."""
     name = torch.cuda.get_device_name() if device == "cuda" else _processor()
-    return {"machine": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    return {"machine": name, "threads": torch.get_num_threads(), "torch": str(torch.__version__)}
 
 
 def _processor() -> str:

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from minillm.errors import ConfigError
+from minillm.evaluation.intervals import Estimate, paired_difference, token_mean
 from minillm.evaluation.scoring import LanguageModel, NLLs, score_windows
 from minillm.evaluation.settings import LengthPerplexitySettings
-from minillm.evaluation.statistics import Estimate, paired_difference, token_mean
 from minillm.evaluation.windows import (
     Scored,
     Window,

@@ -57,6 +57,8 @@ class OpenRun:
     step: int
     digest: str
     """Of the weights."""
+    decided: dict[str, Any]
+    """Precision, attention backends, device and torch version of its training."""
 
     @property
     def train_length(self) -> int:
@@ -146,4 +148,5 @@ def open_run(run: Run) -> OpenRun:
         config=parse_config(state["config"]),
         step=int(state["step"]),
         digest=weights_digest(state["state_dict"]),
+        decided=dict(state["decided"]),
     )

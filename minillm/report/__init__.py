@@ -1,0 +1,67 @@
+"""One comparison of evaluated runs, as a page, as Markdown, as a table and as figures.
+
+written = write_report(evaluations, Path("outputs/comparison"), command="python eval.py ...")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minillm.errors import MinillmError
+from minillm.evaluation.evaluate import Evaluation
+
+FIGURES_NEED = (
+    "There are no figures, as matplotlib is not installed: pip install 'minillm[report]', then eval.py again."
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where the comparison lies, and what to print."""
+
+    page: Path
+    summary: str
+    """The headline table as text."""
+    notes: list[str]
+
+
+def write_report(evaluations: Sequence[Evaluation], out: Path, command: str) -> Written:
+    """Write report.html, report.md, table.csv and figures/ into `out`. MinillmError where that is impossible."""
+    from minillm.report import content, figures, markdown, page, tables
+    from minillm.report.collect import collect, write_csv
+    from minillm.training.run_folder import write_atomically
+
+    subjects = collect(evaluations)
+    notes: list[str] = []
+    drawn: dict[str, str] = {}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        try:
+            drawn = figures.draw(subjects, out / "figures")
+        except ImportError:
+            notes.append(FIGURES_NEED)
+        report = content.compose(subjects, drawn, command, notes[0] if notes else None)
+        write_csv(subjects, out / "table.csv")
+        write_atomically(out / "report.md", markdown.render(report))
+        write_atomically(out / "report.html", page.render(report, out / "figures"))
+    except OSError as error:
+        raise MinillmError(f"out: the comparison cannot be written to {out}: {error.strerror or error}.") from None
+    return Written(out / "report.html", as_text(tables.headline(subjects)), notes)
+
+
+def as_text(table: object) -> str:
+    """A table in aligned characters, for the terminal."""
+    from minillm.report.blocks import Table
+
+    assert isinstance(table, Table)
+    lines = [table.header, *table.rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in table.text_columns else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

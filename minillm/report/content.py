@@ -1,0 +1,151 @@
+"""What the report says, in the order in which it is read: plans, headline, training, loss by length, cost, fine print.
+
+report = compose(subjects, figures={"same_target.png": "..."}, command="python eval.py ...")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from minillm.report import tables, wording
+from minillm.report.blocks import Block, Bullets, Commands, Figure, Heading, Report, Strip, Warnings
+from minillm.report.collect import Subject
+from minillm.report.differences import differences
+from minillm.report.strip import describe, layer_strip
+
+PROTOCOLS = [
+    "Same targets: the last tokens of a stretch of each document, read with a context of 1x, 2x, ... the training "
+    "length. The scored tokens are the same at every length, so only the context changes. This is the number to quote.",
+    "By position: each token of the documents' beginnings, by how many tokens it can look back on, in a single pass.",
+    "Non-overlapping: windows laid end to end, all tokens scored. Longer windows have fewer tokens of little context, "
+    "so this number falls with the length even where the added context is not used (the early-token curse).",
+    "Strided: windows that overlap, only the tokens beyond the last one scored, so that nearly all have long context.",
+]
+
+
+def compose(
+    subjects: Sequence[Subject], figures: Mapping[str, str], command: str, figures_note: str | None = None
+) -> Report:
+    """The report on `subjects`; `figures` are those that were drawn, with their captions."""
+    title = " against ".join(s.label for s in subjects) if len(subjects) <= 3 else f"{len(subjects)} runs compared"
+    blocks: list[Block] = [*_plans(subjects)]
+    found = differences(subjects)
+    if found:
+        blocks.append(Warnings(found))
+    if figures_note:
+        blocks.append(Warnings([figures_note]))
+    blocks += [Heading("At a glance"), tables.headline(subjects)]
+    blocks += _section("Training", [tables.training(subjects)], ["training.png"], figures)
+    blocks += _section(
+        "Loss beyond the training length",
+        [
+            tables.by_length(subjects, "same_target"),
+            tables.against_first(subjects),
+            tables.by_length(subjects, "non_overlapping"),
+            tables.by_length(subjects, "strided"),
+            tables.by_position(subjects),
+        ],
+        ["same_target.png", "loss_by_position.png", "windows.png"],
+        figures,
+        before=[Bullets(PROTOCOLS)],
+    )
+    blocks += _section("Cost", [tables.speeds(subjects), tables.cache_bytes(subjects)], ["cost.png"], figures)
+    blocks += [
+        Heading("Limits"),
+        Bullets(_limits(subjects)),
+        Heading("How to make this page"),
+        _commands(subjects, command),
+    ]
+    return Report(title, blocks)
+
+
+def _plans(subjects: Sequence[Subject]) -> list[Block]:
+    strip: Strip = layer_strip(subjects)
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for subject in subjects:
+        for spec in subject.config.model.layers:
+            # "layer 3 (global), nope, full attention": what it is, without which layer.
+            kinds.setdefault((subject.label, describe(spec).partition(", ")[2]), []).append(spec.index)
+    listed = [f"{label}: {what} (layers {_ranges(indices)})" for (label, what), indices in kinds.items()]
+    return [Heading("Layer plans"), strip, Bullets(listed), tables.card(subjects)]
+
+
+def _ranges(indices: list[int]) -> str:
+    """0, 1, 2, 4 -> ``0-2, 4``."""
+    parts: list[list[int]] = []
+    for i in indices:
+        if parts and i == parts[-1][-1] + 1:
+            parts[-1].append(i)
+        else:
+            parts.append([i])
+    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+def _section(
+    title: str,
+    found: Sequence[Block | None],
+    files: Sequence[str],
+    figures: Mapping[str, str],
+    before: Sequence[Block] = (),
+) -> list[Block]:
+    """Figures first, then the numbers behind them; nothing at all where nothing was measured."""
+    pictures = [Figure(name, figures[name]) for name in files if name in figures]
+    blocks = [*pictures, *(block for block in found if block is not None)]
+    return [Heading(title), *before, *blocks] if blocks else []
+
+
+def _limits(subjects: Sequence[Subject]) -> list[str]:
+    """What these numbers do not say."""
+    items = [
+        "Intervals are 95 % bootstrap intervals over held-out documents: they do not cover the training seed, which at "
+        "this size can be the larger part. With few documents they are rough."
+    ]
+    seeds = {s.variant: 0 for s in subjects}
+    for s in subjects:
+        seeds[s.variant] += 1
+    single = [variant for variant, n in seeds.items() if n == 1]
+    if single:
+        items.append(f"One seed only: {', '.join(single)}. Small differences between them may be chance.")
+    items.append(
+        "A flat loss does not show that distant text is used: a model that sees a window only is flat too. Compare "
+        "what is gained from context (same targets), and test retrieval apart."
+    )
+    for s in subjects:
+        settings = s.settings("length_perplexity")
+        if not settings:
+            continue
+        undefined = sorted({r["length"] for r in s.rows("length_perplexity", "nll") if r["note"] == "not defined"})
+        if undefined:
+            items.append(f"{s.label} is not defined beyond {s.train_length} tokens (a table of learned positions).")
+        missing = sorted({r["length"] for r in s.rows("length_perplexity", "nll") if "too few" in (r["note"] or "")})
+        if missing:
+            items.append(
+                f"{s.label}: not measured at {', '.join(map(str, missing))} tokens, as fewer than "
+                f"{settings['min_documents']} documents are longer."
+            )
+    items += _document_notes(subjects)
+    return items
+
+
+def _document_notes(subjects: Sequence[Subject]) -> list[str]:
+    """Which documents were read, once for all runs that read the same ones."""
+    groups: dict[str, list[str]] = {}
+    for s in subjects:
+        settings = s.settings("length_perplexity")
+        if settings:
+            text = (
+                f"{settings['source']}: read {len(settings['documents'])} ({', '.join(settings['documents'])}); "
+                f"{settings['documents_left_out']} left out as too short or beyond the number asked."
+            )
+            groups.setdefault(text, []).append(s.label)
+    notes = [f"{'Documents' if len(groups) == 1 else ', '.join(labels)}: {text}" for text, labels in groups.items()]
+    marker = next((s.settings("length_perplexity").get("start_marker") for s in subjects), None)
+    return [*notes, marker] if marker else notes
+
+
+def _commands(subjects: Sequence[Subject], command: str) -> Commands:
+    lines = []
+    for s in subjects:
+        steps = f"{wording.count(s.evaluation.step)} steps"
+        lines += [f"# {s.label}: {s.evaluation.run.path}, {steps}", *s.commands]
+    return Commands([*lines, "# this page", command])

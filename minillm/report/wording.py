@@ -1,0 +1,50 @@
+"""Numbers as a reader wants them: as many digits as they are worth, the interval beside, words where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def loss(row: Mapping[str, Any] | None, signed: bool = False, interval: bool = True) -> str:
+    """``3.214 [3.102, 3.330]``, ``+0.021 [-0.004, 0.047]``, ``not defined``, or a dash where nothing was measured."""
+    if row is None:
+        return "–"  # noqa: RUF001
+    if row["value"] is None:
+        return "not defined" if row.get("note") == "not defined" else "not measured"
+    text = f"{row['value']:+.3f}" if signed else f"{row['value']:.3f}"
+    if interval and row["low"] is not None:
+        sign = "+" if signed else ""
+        text += f" [{row['low']:{sign}.3f}, {row['high']:{sign}.3f}]"
+    return minus(text)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`value` with `digits` decimals, or a dash."""
+    return "–" if value is None else minus(f"{value:.{digits}f}")  # noqa: RUF001
+
+
+def speed(row: Mapping[str, Any] | None) -> str:
+    """Tokens per second with the slowest and fastest repeat."""
+    if row is None or row["value"] is None:
+        return loss(row)
+    if row["low"] is None:
+        return f"{row['value']:,.0f}"
+    return f"{row['value']:,.0f} [{row['low']:,.0f}, {row['high']:,.0f}]"
+
+
+def mebibytes(row: Mapping[str, Any] | None) -> str:
+    return loss(row) if row is None or row["value"] is None else f"{row['value'] / 2**20:.2f}"
+
+
+def count(value: float) -> str:
+    """1234567 -> ``1.23M``."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:g}"
+
+
+def minus(text: str) -> str:
+    """A true minus sign, as wide as the plus."""
+    return text.replace("-", "−")  # noqa: RUF001
