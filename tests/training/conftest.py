@@ -1,8 +1,8 @@
 """A run small enough to be repeated dozens of times: 4 layers of width 16, sequences of 32 tokens, a corpus of words.
 
-    tiny("trainer.max_steps=6")          a Config
-    train(tmp_path / "run", "seed=2")    trains it in this process and returns what `train_rank` returns
-    points(run_dir)                      the lines of metrics.jsonl; timeless(run_dir) without times
+tiny("trainer.max_steps=6")          a Config
+train(tmp_path / "run", "seed=2")    trains it in this process and returns what `train_rank` returns
+points(run_dir)                      the lines of metrics.jsonl; timeless(run_dir) without times
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORDS = "the of and to in a is that it was for on as with his he be at by i this
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A jsonl of 40 documents, of 20 to 120 words each: two passes over it take 30 updates of 8 windows."""
+    """A jsonl of 40 documents of 20 to 120 words: 97 training windows, so a pass ends in the 13th update, and 13 held out."""
     generator = random.Random(0)
     folder = tmp_path_factory.mktemp("corpus")
     lines = [json.dumps({"text": " ".join(generator.choices(WORDS, k=generator.randint(20, 120)))}) for _ in range(40)]

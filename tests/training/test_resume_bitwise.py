@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,18 +12,27 @@ from typing import Any
 import pytest
 import torch
 
+from minillm.errors import Interrupted
+from minillm.training import checkpoint_io, module
+from minillm.training.callbacks.checkpoint import Checkpoints
+from minillm.training.callbacks.sample import Samples
+from minillm.training.callbacks.validation import Validation
+from minillm.training.module import TrainingModule
+from minillm.training.run_folder import RunFolder
+
 Train = Callable[..., dict[str, float]]
 Points = Callable[[Path], list[dict[str, Any]]]
 
 
-def last(run_dir: Path) -> dict[str, Any]:
-    return torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)
+def newest(run_dir: Path) -> Path | None:
+    checkpoint = RunFolder(run_dir).newest_checkpoint()
+    return None if checkpoint is None else checkpoint.path
 
 
 def assert_same_run(timeless: Points, run_dir: Path, straight: Path) -> None:
     """Same losses, rates, norms and validation points at every step, same weights and moments at the last."""
     assert timeless(run_dir) == timeless(straight)
-    ours, theirs = last(run_dir), last(straight)
+    ours, theirs = (torch.load(folder / "checkpoints/last.ckpt", weights_only=True) for folder in (run_dir, straight))
     assert ours["step"] == theirs["step"]
     for name, weight in theirs["state_dict"].items():
         assert torch.equal(ours["state_dict"][name], weight), name
@@ -33,9 +45,22 @@ def assert_same_run(timeless: Points, run_dir: Path, straight: Path) -> None:
 
 @pytest.fixture(scope="module")
 def straight(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 updates in one go: two passes over the tiny corpus, with validations at 5, 10, 15 and 20."""
     run_dir = tmp_path_factory.mktemp("straight")
     train(run_dir)
     return run_dir
+
+
+@pytest.mark.bug("B074")
+def test_the_straight_run_has_each_step_once_and_validates_at_its_steps(straight: Path, timeless: Points) -> None:
+    lines = timeless(straight)
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert [line["step"] for line in lines if "val/loss" in line] == [5, 10, 15, 20]
+    assert [line["step"] for line in lines if "final/loss" in line] == [20]
+    assert len({line["train/loss"] for line in lines}) == 20
+    # The padding at the end of the corpus was met, so a pass over the data ended in between.
+    assert lines[0]["tokens"] == 8 * 32
+    assert lines[-1]["tokens"] < 20 * 8 * 32
 
 
 @pytest.mark.bug("B047", "B049", "B052")
@@ -44,9 +69,144 @@ def test_twenty_steps_are_seven_and_six_and_seven(
     train: Train, timeless: Points, straight: Path, tmp_path: Path, workers: int
 ) -> None:
     for stop_at in (7, 13, 20):
-        resume_from = tmp_path / "checkpoints" / "last.ckpt" if stop_at > 7 else None
-        metrics = train(
-            tmp_path, f"trainer.stop_at_step={stop_at}", f"data.num_workers={workers}", resume_from=resume_from
-        )
+        plan = (f"trainer.stop_at_step={stop_at}", f"data.num_workers={workers}")
+        metrics = train(tmp_path, *plan, resume_from=newest(tmp_path))
         assert metrics["step"] == stop_at
+        assert ("final/loss" in metrics) == (stop_at == 20)
+    assert_same_run(timeless, tmp_path, straight)
+
+
+@pytest.mark.bug("B047")
+def test_a_run_that_is_already_done_is_left_as_it_is(
+    train: Train, straight: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (straight / "checkpoints/last.ckpt").read_bytes()
+    metrics = train(straight, resume_from=straight / "checkpoints/last.ckpt")
+    assert metrics["step"] == 20
+    assert "final/bits_per_byte" in metrics
+    assert "Nothing to train" in capsys.readouterr().out
+    assert (straight / "checkpoints/last.ckpt").read_bytes() == before
+
+
+def die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_at_step(method: Any, step: int) -> Any:
+    """`method` of a callback, but the process is killed when it is called after update `step`."""
+
+    def act(callback: Any, trainer: Any, training: TrainingModule) -> None:
+        if training.step == step:
+            die()
+        method(callback, trainer, training)
+
+    return act
+
+
+def in_the_middle_of_an_update(patch: pytest.MonkeyPatch) -> None:
+    clip = module.clip_gradients
+    calls = iter(range(100))
+    patch.setattr(module, "clip_gradients", lambda *a: die() if next(calls) == 11 else clip(*a))
+
+
+def at_the_third_file_operation(name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """Step 15's checkpoint is the third to be written; each write makes two renames: the file, then last.ckpt."""
+
+    def prepare(patch: pytest.MonkeyPatch) -> None:
+        original, calls = getattr(checkpoint_io.os, name), iter(range(1, 100))
+        last = {"fsync": 5, "replace": 5, "link": 3}[name]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            in_checkpoints = name == "fsync" or "checkpoints" in str(args[0])
+            if in_checkpoints and next(calls) == last:
+                die()
+            return original(*args, **kwargs)
+
+        patch.setattr(checkpoint_io.os, name, call)
+
+    return prepare
+
+
+MOMENTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "before any checkpoint": lambda p: p.setattr(Checkpoints, "act", dies_at_step(Checkpoints.act, 3)),
+    "in the middle of an update": in_the_middle_of_an_update,
+    "between update and validation": lambda p: p.setattr(Validation, "act", dies_at_step(Validation.act, 10)),
+    "between metrics line and sample": lambda p: p.setattr(Samples, "act", dies_at_step(Samples.act, 10)),
+    "between validation and checkpoint": lambda p: p.setattr(Checkpoints, "act", dies_at_step(Checkpoints.act, 10)),
+    "while the checkpoint is flushed": at_the_third_file_operation("fsync"),
+    "before the checkpoint gets its name": at_the_third_file_operation("replace"),
+    "before last.ckpt points at it": at_the_third_file_operation("link"),
+}
+
+
+@pytest.mark.bug("B073", "B094")
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_run_goes_on_as_if_nothing_had_been(
+    train: Train, timeless: Points, straight: Path, tmp_path: Path, moment: str
+) -> None:
+    def doomed() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            MOMENTS[moment](patch)
+            train(tmp_path)
+
+    # A fork, because a new interpreter would spend seconds on imports.
+    child = multiprocessing.get_context("fork").Process(target=doomed)
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    done_before = len(timeless(tmp_path))
+    resume_from = newest(tmp_path)
+    assert (resume_from is None) == (moment == "before any checkpoint")
+    train(tmp_path, resume_from=resume_from)
+    assert done_before < 20
+    assert_same_run(timeless, tmp_path, straight)
+    assert not list((tmp_path / "checkpoints").glob(".*")), "a half-written file was left"
+
+
+@pytest.mark.bug("B073")
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_in_the_middle_of_an_update_leaves_a_checkpoint_of_it(
+    train: Train, timeless: Points, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signum: int
+) -> None:
+    clip, calls = module.clip_gradients, iter(range(1, 100))
+
+    def clip_and_signal(*args: Any) -> float:
+        if next(calls) == 7:
+            os.kill(os.getpid(), signum)
+        return clip(*args)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(module, "clip_gradients", clip_and_signal)
+    with pytest.raises(Interrupted) as stop:
+        train(tmp_path)
+    assert stop.value.exit_code == 128 + signum
+    assert {number: signal.getsignal(number) for number in before} == before
+    assert newest(tmp_path) == tmp_path / "checkpoints" / "step-7.ckpt"
+    assert len(timeless(tmp_path)) == 7
+    train(tmp_path, resume_from=newest(tmp_path))
+    assert_same_run(timeless, tmp_path, straight)
+
+
+@pytest.mark.bug("B073")
+@pytest.mark.parametrize("step", [10, 20], ids=["at an interval", "at the end"])
+def test_a_signal_during_validation_is_not_kept_waiting_and_loses_no_point(
+    train: Train, timeless: Points, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    loss_sum = TrainingModule.loss_sum
+    seen = []
+
+    def loss_and_signal(training: TrainingModule, *batch: torch.Tensor) -> torch.Tensor:
+        if training.step == step and not training.decoder.training:
+            seen.append(step)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return loss_sum(training, *batch)
+
+    monkeypatch.setattr(TrainingModule, "loss_sum", loss_and_signal)
+    with pytest.raises(Interrupted):
+        train(tmp_path)
+    assert seen == [step], "the rest of the validation was not waited for"
+    assert newest(tmp_path) == tmp_path / "checkpoints" / f"step-{step}.ckpt"
+    assert [line["step"] for line in timeless(tmp_path)] == list(range(1, step))
+    monkeypatch.setattr(TrainingModule, "loss_sum", loss_sum)
+    assert train(tmp_path, resume_from=newest(tmp_path))["step"] == 20
     assert_same_run(timeless, tmp_path, straight)
