@@ -94,6 +94,9 @@ class PositionScheme:
 class EmbeddingScheme(PositionScheme):
     """A scheme added to the token embeddings (``model.embedding.position``), not to a layer."""
 
+    def validate_embedding(self, hidden_size: int) -> None:
+        """Raise ConfigError naming field, value and what is allowed; the caller prefixes the key."""
+
     def make_embedding(self, hidden_size: int, max_position_embeddings: int) -> nn.Module:
         """A module from positions (B or 1, T) int64 to (B or 1, T, hidden_size)."""
         raise NotImplementedError

@@ -1,7 +1,11 @@
 """Sinusoidal embeddings, added to the token embeddings (Vaswani et al. 2017, section 3.5).
 
-PE(pos, 2i) = sin(pos / 10000**(2i/d)), PE(pos, 2i+1) = cos of the same angle. Computed from the positions at each
-call, so every position is defined.
+PE(pos, 2i) = scale * sin(pos / 10000**(2i/d)), PE(pos, 2i+1) = scale * cos of the same angle. Computed from the
+positions at each call, so every position is defined.
+
+The paper's scale is 1, beside token embeddings of unit size. Ours start at 0.02 (`block.initializer_range`), where
+waves of size 1 drown the tokens: a small model then learns far more slowly. So the default is 0.02, which is also how
+large a learned table starts.
 """
 
 from __future__ import annotations
@@ -26,24 +30,31 @@ class Sinusoidal(EmbeddingScheme):
 
     place: ClassVar[Place] = "embedding"
 
-    def make_embedding(self, hidden_size: int, max_position_embeddings: int) -> nn.Module:
+    scale: float = 0.02
+    """Size of the waves; give what token embeddings have: block.initializer_range times block.embedding_scale."""
+
+    def validate_embedding(self, hidden_size: int) -> None:
         if hidden_size % 2:
             raise ConfigError(
-                f"model.embedding.position: sinusoidal needs an even hidden_size (pairs of sine and cosine), "
-                f"got {hidden_size}."
+                f"hidden_size = {hidden_size}: sinusoidal positions need an even one, for pairs of waves."
             )
-        return SinusoidalEmbedding(hidden_size)
+        if not self.scale > 0:
+            raise ConfigError(f"scale = {self.scale!r}: must be above 0.")
+
+    def make_embedding(self, hidden_size: int, max_position_embeddings: int) -> nn.Module:
+        return SinusoidalEmbedding(hidden_size, self.scale)
 
 
 class SinusoidalEmbedding(nn.Module):
     """Keeps Python floats, no buffer: nothing to lose on the meta device or in a cast."""
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size: int, scale: float) -> None:
         super().__init__()
+        self.scale = scale
         self.frequencies = tuple(BASE ** (-2 * i / hidden_size) for i in range(hidden_size // 2))
 
     def forward(self, position: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Positions to float32 embeddings; sine on even channels, cosine on odd ones."""
         frequencies = torch.tensor(self.frequencies, dtype=torch.float32, device=position.device)
         angle = position.to(torch.float32)[..., None] * frequencies
-        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+        return self.scale * torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)

@@ -7,12 +7,14 @@ import math
 import pytest
 import torch
 
+from minillm.config.expand import embedding_scheme
+from minillm.config.schema import BlockConfig
 from minillm.errors import ConfigError
 from minillm.position.sinusoidal import Sinusoidal
 
 
 def test_the_table_is_the_papers() -> None:
-    out = Sinusoidal().make_embedding(8, 64)(torch.tensor([[0, 1, 700]]))
+    out = Sinusoidal(scale=1.0).make_embedding(8, 64)(torch.tensor([[0, 1, 700]]))
     assert out.dtype == torch.float32
     assert out.shape == (1, 3, 8)
     for row, position in enumerate([0, 1, 700]):
@@ -41,6 +43,14 @@ def test_a_build_on_the_meta_device_in_half_precision_changes_nothing() -> None:
     assert torch.equal(module(positions), Sinusoidal().make_embedding(8, 64)(positions))
 
 
-def test_an_odd_width_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"even hidden_size.*got 7"):
-        Sinusoidal().make_embedding(7, 64)
+def test_waves_start_as_small_as_the_token_embeddings() -> None:
+    positions = torch.arange(64)[None]
+    unit = Sinusoidal(scale=1.0).make_embedding(8, 64)(positions)
+    torch.testing.assert_close(Sinusoidal().make_embedding(8, 64)(positions), unit * BlockConfig().initializer_range)
+
+
+def test_bad_values_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"hidden_size = 7: .*even"):
+        Sinusoidal().validate_embedding(7)
+    with pytest.raises(ConfigError, match=r"model\.embedding\.position: scale = 0\.0: must be above 0"):
+        embedding_scheme({"scheme": "sinusoidal", "scale": 0}, 8)
