@@ -18,12 +18,13 @@ import pytest
 from minillm.config.compose import compose
 from minillm.config.schema import Config
 
-WORDS = "the of and to in a is that it was for on as with his he be at by i this had not are but from or have".split()
+_TEXT = "the of and to in a is that it was for on as with his he be at by i this had not are but from or have"
+WORDS = _TEXT.split()
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A jsonl of 40 documents of 20 to 120 words: 97 training windows, so a pass ends in the 13th update, and 13 held out."""
+    """A jsonl of 40 documents: 97 training windows, so that a pass ends in the 13th update, and 13 held out."""
     generator = random.Random(0)
     folder = tmp_path_factory.mktemp("corpus")
     lines = [json.dumps({"text": " ".join(generator.choices(WORDS, k=generator.randint(20, 120)))}) for _ in range(40)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def test_after_the_peak_it_never_rises_nor_leaves_its_bounds(
     schedule = ScheduleConfig(name, warmup, share, floor)
     # Beyond the horizon too: a run may be resumed at its very end.
     after = [factor(step, schedule, total) for step in range(warmup, total + 5)]
-    assert all(later <= earlier + 1e-12 for earlier, later in zip(after, after[1:], strict=False))
+    assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(after))
     assert all(floor - 1e-12 <= value <= 1 for value in after)
     assert factor(0, schedule, total) > 0 or floor == 0
 
