@@ -1,0 +1,196 @@
+"""Processes of a run: who may start, how they end together, and that nothing of them is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from minillm.config.schema import Config
+from minillm.errors import ConfigError, Interrupted, MinillmError
+from minillm.training import launch, run
+from minillm.training.launch import RankError, Ranks
+from minillm.training.run_folder import RunFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+Compose = Callable[..., Config]
+Points = Callable[[Path], list[dict[str, Any]]]
+TWO = ("trainer.strategy=ddp", "trainer.devices=2", "eval_at_end=false")
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "in_sweep", "word"),
+    [
+        (["trainer.accelerator=gpu"], None, False, "trainer.accelerator"),
+        ([*TWO, "trainer.num_nodes=2"], None, False, "torchrun --nnodes=2 --nproc-per-node=2"),
+        ([], Ranks(0, 2), False, "torchrun started 2 processes"),
+        ([*TWO], Ranks(1, 4), False, "torchrun started 4 processes"),
+        ([*TWO], Ranks(0, 2), True, "multirun"),
+    ],
+)
+def test_what_cannot_be_started_here_is_refused(
+    tiny: Compose, asked: list[str], ranks: Ranks | None, in_sweep: bool, word: str
+) -> None:
+    with pytest.raises(ConfigError, match=word):
+        launch.check(tiny(*asked), ranks, in_sweep)
+
+
+def test_more_devices_than_gpus_are_refused_on_a_gpu_machine_only(
+    tiny: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch.check(tiny(*TWO, "trainer.accelerator=auto"), None, False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    launch.check(tiny(*TWO, "trainer.accelerator=cpu"), None, False)
+    with pytest.raises(ConfigError, match="this machine has 1 GPU"):
+        launch.check(tiny(*TWO, "trainer.accelerator=auto"), None, False)
+
+
+CRASHED = {"rank": 1, "traceback": "Traceback: ZeroDivisionError"}
+
+
+@pytest.mark.parametrize(
+    ("reports", "failure", "expected", "words"),
+    [
+        (
+            [CRASHED, {"rank": 0, "user_error": "The loss is nan."}],
+            "rank 1 ...",
+            MinillmError,
+            "The loss is nan.",
+        ),
+        ([{"rank": 0, "signum": 15}, CRASHED], "rank 1 ...", Interrupted, "SIGTERM"),
+        ([CRASHED], "rank 1 ...", RankError, "rank 1 crashed:\nTraceback: ZeroDivisionError"),
+        ([], "rank 1 was killed", RankError, "rank 1 was killed"),
+    ],
+    ids=["the user can mend it", "a rank was told to stop", "a bug", "no word"],
+)
+def test_the_report_that_explains_best_is_raised(
+    reports: list[dict[str, Any]], failure: str, expected: type[BaseException], words: str
+) -> None:
+    with pytest.raises(expected) as raised:
+        launch._outcome(reports, failure)
+    assert words in str(raised.value)
+
+
+def test_a_killed_rank_is_described_with_the_likely_reason(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert "memory ran out" in launch._describe(0, -9, folder)
+    assert str(tmp_path / "logs" / "rank-3.log") in launch._describe(3, -11, folder)
+    assert "SIGSEGV" in launch._describe(3, -11, folder)
+
+
+@pytest.mark.bug("B062")
+@pytest.mark.bug("B092")
+def test_two_processes_train_as_one_and_leave_nothing_in_this_one(
+    tiny: Compose, tmp_path: Path, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = dict(os.environ), [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    wandb = ("logger=wandb", "logger.mode=offline", "trainer.max_steps=4")
+    returned = run.train(tiny("run_dir=two", *TWO, *wandb).plain)
+    assert (dict(os.environ), [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]) == before
+    assert psutil.Process().children(recursive=True) == []
+
+    run.train(tiny("run_dir=one", "eval_at_end=false", "trainer.max_steps=4").plain)
+    one, two = points(tmp_path / "one"), points(tmp_path / "two")
+    assert [p["step"] for p in two] == [1, 2, 3, 4]
+    assert [p["train/loss"] for p in two] == pytest.approx([p["train/loss"] for p in one], abs=1e-5)
+    assert returned == two[-1]["final/loss"] == pytest.approx(one[-1]["final/loss"], abs=1e-5)
+    assert len(list((tmp_path / "two").glob("wandb/*run-*"))) == 1
+    assert (tmp_path / "two" / "logs" / "rank-1.log").exists()
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Ranks that work on `folder`, wherever they hang in the process tree."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = process.info["cmdline"] or []
+        if "minillm.training.rank" in line and str(folder) in line and process.info["status"] != "zombie":
+            found.append(process)
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.1)
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.fixture
+def long_run(overrides: list[str], tmp_path: Path) -> Iterator[list[str]]:
+    """Two processes, far more steps than the test waits for."""
+    folder = tmp_path / "run"
+    steps = ["trainer.max_steps=100000", "trainer.val_every=100000", "trainer.sample_every=null"]
+    yield [*overrides, *TWO, f"run_dir={folder}", *steps]
+    for process in processes_of(folder):
+        process.kill()
+
+
+@pytest.mark.bug("B073")
+def test_sigterm_saves_and_sigkill_leaves_no_rank_alive(long_run: list[str], tmp_path: Path, points: Points) -> None:
+    folder = tmp_path / "run"
+    program = started(*long_run, cwd=tmp_path)
+    wait_until(lambda: lines(folder / "metrics.jsonl") >= 3, 100, "three steps")
+    program.send_signal(signal.SIGTERM)
+    out, _ = program.communicate(timeout=30)
+    assert program.returncode == 143, out
+    assert "Run stopped by SIGTERM; its checkpoint is written" in out
+    assert "Traceback" not in out
+    assert processes_of(folder) == []
+    saved = RunFolder(folder).newest_checkpoint()
+    assert saved is not None
+    assert saved.step == points(folder)[-1]["step"], "every update made is in the checkpoint"
+
+    program = started(*long_run, cwd=tmp_path)
+    wait_until(lambda: lines(folder / "metrics.jsonl") >= saved.step + 3, 100, "three more steps")
+    assert len(processes_of(folder)) == 2
+    refused = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *long_run], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert refused.returncode == 2
+    assert f"is being trained by process {program.pid}" in refused.stderr
+    program.kill()
+    program.communicate(timeout=10)
+    wait_until(lambda: processes_of(folder) == [], 10, "the ranks to die with their parent")
+    with RunFolder(folder).lock():
+        assert [p["step"] for p in points(folder)] == list(range(1, len(points(folder)) + 1))
+
+
+def test_under_torchrun_the_program_is_a_rank(overrides: list[str], tmp_path: Path, points: Points) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    arguments = [*overrides, *TWO, "trainer.max_steps=2", "trainer.val_every=2"]
+    done = subprocess.run(
+        [*torchrun, str(ROOT / "train.py"), *arguments, "run_dir=x"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("validation loss") == 1, "one rank speaks"
+    assert [p["step"] for p in points(tmp_path / "x")] == [1, 2]
+    assert json.loads((tmp_path / "x" / "result.json").read_text())["complete"] is True
