@@ -41,5 +41,5 @@ class Interrupted(BaseException):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt `word`: ``" Did you mean 'window'?"``, or an empty string when nothing is near."""
-    matches = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(str(word), [str(k) for k in known], n=1)
     return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,24 +1,21 @@
-"""Hydra at the door: overrides in, `Config` out; Hydra's errors become ConfigErrors with the nearest right name."""
+"""Hydra at the door: overrides in, `Config` out."""
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from minillm.config.hydra_errors import explain, first_line, our_hydra, parse
+from minillm.config.merge import NAME_KEYS
 from minillm.config.parse import parse_config
-from minillm.config.paths import conf_dir
 from minillm.config.schema import Config
-from minillm.errors import ConfigError, ConfigWarning, nearest
+from minillm.errors import ConfigError, ConfigWarning
 
 
 def compose(overrides: Sequence[str] = (), warn: bool = True) -> Config:
@@ -40,98 +37,79 @@ def compose(overrides: Sequence[str] = (), warn: bool = True) -> Config:
 
 def compose_plain(overrides: Sequence[str], config_name: str = "train") -> dict[str, Any]:
     """The resolved plain mapping that `overrides` compose, with the chosen group options under ``choices``."""
-    try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with our_hydra():
+        try:
             composed = hydra_compose(config_name, overrides=list(overrides), return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise explain(error, overrides, config_name) from None
-    return plain_from_hydra(composed, composed.hydra.runtime.choices)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise explain(error, overrides, config_name) from None
+        return plain_from_hydra(composed, composed.hydra.runtime.choices, overrides, config_name)
 
 
-def plain_from_hydra(composed: DictConfig, choices: Any) -> dict[str, Any]:
-    """A composed DictConfig as plain values, interpolations resolved, Hydra's own node left out."""
+def plain_from_hydra(
+    composed: DictConfig, choices: Any, overrides: Sequence[str], config_name: str = "train"
+) -> dict[str, Any]:
+    """A composed DictConfig as plain values, interpolations resolved, Hydra's own node left out.
+
+    To be called while Hydra is initialised: in a job, or as `compose_plain` does.
+    """
     own = composed.copy()
     with open_dict(own):
         own.pop("hydra", None)
     try:
         plain = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key or 'configuration'}: {_first_line(error)}") from None
+        raise ConfigError(f"{error.full_key or 'configuration'}: {first_line(error)}") from None
     assert isinstance(plain, dict)
+    _keep_names(plain, overrides, config_name)
     named = {str(k): str(v) for k, v in dict(choices).items() if not str(k).startswith("hydra") and v is not None}
-    return {**plain, "choices": named}  # type: ignore[dict-item]
+    return {**plain, "choices": named}
 
 
-def explain(error: Exception, overrides: Sequence[str], config_name: str) -> ConfigError:
-    """Hydra's error in one paragraph: what was given, and the nearest thing that exists."""
-    text = str(error)
-    missing = re.search(r"Could not find '([\w./-]+)'", text)
-    if missing:
-        group, _, option = missing.group(1).rpartition("/")
-        options = re.findall(r"^\t(\S+)$", text, flags=re.MULTILINE)
-        return ConfigError(f"{group}={option}: no such option.{nearest(option, options)} Available: {', '.join(options)}.")
-    unknown = re.search(r"Could not override '([^']+)'", text)
-    if unknown:
-        return _unknown_key(unknown.group(1), overrides, config_name)
-    group = re.search(r"No match in the defaults list|Could not override '([^']+)'\.\nNo match", text)
-    if group:
-        name = group.group(1) or text
-        return _unknown_key(name, overrides, config_name)
-    cause = f" ({_first_line(error.__cause__)})" if error.__cause__ else ""
-    return ConfigError(f"{_first_line(error)}{cause}")
+def _keep_names(plain: dict[Any, Any], overrides: Sequence[str], config_name: str) -> None:
+    """Give `position`, `qk_norm` and `temperature` back the bare name that an override of one of their fields removed.
+
+    ``++model.layers.kinds.global.position.theta=5e5`` refines what the arm says there. OmegaConf puts ``{theta: 5e5}``
+    in the place of a bare ``nope``; without its name it would silently refine `model.attention.position` instead.
+    """
+    nameless = [path for path in _fields(plain) if NAME_KEYS[path[-1]] not in _at(plain, path)]
+    if not nameless:
+        return
+    kept = []
+    for text in overrides:
+        for override in parse(text):
+            key = tuple(str(override.key_or_group).split("."))
+            if not any(_refines(key, override.value(), path) for path in nameless):
+                kept.append(text)
+    before = OmegaConf.to_container(hydra_compose(config_name, overrides=kept), resolve=False)
+    for path in nameless:
+        name = _at(before, path)
+        if isinstance(name, str):
+            field = _at(plain, path)
+            field.update({NAME_KEYS[path[-1]]: name, **field})
 
 
-def _unknown_key(key: str, overrides: Sequence[str], config_name: str) -> ConfigError:
-    """`key` is not in the configuration that the group choices among `overrides` compose."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        groups = set(loader.list_groups(""))
-        choices = [o.input_line or "" for o in _parse(overrides) if o.key_or_group in groups]
-        try:
-            composed = hydra_compose(config_name, overrides=choices)
-        except (HydraException, OmegaConfBaseException):
-            composed = hydra_compose(config_name)
-    keys = _dotted(OmegaConf.to_container(composed, resolve=False)) | groups
-    near = nearest(key, keys)
-    parent, _, leaf = key.rpartition(".")
-    siblings = [k.removeprefix(f"{parent}.") for k in keys if parent and k.startswith(f"{parent}.")]
-    siblings = sorted(s for s in siblings if "." not in s)
-    better = nearest(leaf, siblings)
-    if better:
-        near = better
-    layer = re.fullmatch(r"model\.layers\.(\d+)\.(\w+)", key)
-    if layer:
-        return ConfigError(
-            f"{key}: unknown key. One layer's fields are set by model.layers.overrides={{{layer[1]}:{{{layer[2]}:...}}}}."
-        )
-    allowed = f" Keys of {parent}: {', '.join(siblings)}." if siblings else ""
-    add = ""
-    if key.startswith("model.layers."):
-        add = f" To give a layer field that the YAML does not list, write ++{key}=..."
-    return ConfigError(f"{key}: unknown key.{near}{allowed}{add}")
+def _fields(plain: dict[Any, Any]) -> Iterator[tuple[str, ...]]:
+    """Paths of the fields that name a scheme and are mappings."""
+    model = plain.get("model")
+    owners: list[tuple[str, ...]] = [("model", "attention"), ("model", "embedding")]
+    owners += [("model", "layers", "kinds", str(kind)) for kind in _at(model, ("layers", "kinds")) or {}]
+    for owner in owners:
+        for name in NAME_KEYS:
+            if isinstance(_at(plain, (*owner, name)), dict):
+                yield (*owner, name)
 
 
-def _parse(overrides: Sequence[str]) -> list[Any]:
-    parser = OverridesParser.create()
-    parsed = []
-    for override in overrides:
-        try:
-            parsed += parser.parse_overrides([override])
-        except HydraException:
-            continue
-    return parsed
+def _refines(key: tuple[str, ...], value: Any, path: tuple[str, ...]) -> bool:
+    """Does the override `key=value` set fields inside `path`, and not `path` itself?"""
+    if key[: len(path)] == path and len(key) > len(path):
+        return True
+    return path[: len(key)] == key and isinstance(_at(value, path[len(key) :]), dict)
 
 
-def _dotted(node: Any, prefix: str = "") -> set[str]:
-    if not isinstance(node, dict):
-        return set()
-    keys = set()
-    for key, value in node.items():
-        keys.add(f"{prefix}{key}")
-        keys |= _dotted(value, f"{prefix}{key}.")
-    return keys
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") + "." if lines else type(error).__name__
+def _at(node: Any, path: Sequence[str]) -> Any:
+    """The value at `path` in nested mappings, None where there is none."""
+    for name in path:
+        if not isinstance(node, dict):
+            return None
+        node = next((value for key, value in node.items() if str(key) == name), None)
+    return node

@@ -1,9 +1,6 @@
 """The layer plan: kinds + pattern + overrides + interval, expanded once into a tuple of `LayerSpec`s.
 
-Precedence, field by field: `model.attention` < the layer's kind < the interval < its override. `position`, `qk_norm`,
-`temperature` (and `position.scaling`) carry a name: where two sources name different schemes the later replaces the
-whole field; where they name the same one, or the later names none, their fields merge.
-
+Precedence, field by field: `model.attention` < the layer's kind < the interval < its override (config/merge.py).
 A setting that cannot take effect is never silent: it is a ConfigError, or one of the returned warnings.
 """
 
@@ -13,16 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minillm.config import fields
+from minillm.config import fields, plan_warnings
 from minillm.config.layers import LayerSpec, QKNorm
+from minillm.config.merge import EVERYWHERE, INTERVAL, Plain, Setting, Source, in_effect, leaves, merge, named, pop_name
 from minillm.errors import ConfigError, nearest
 from minillm.position.base import EmbeddingScheme, LayerShape, PositionScheme, scheme_class
 from minillm.position.temperature import TemperatureScheme, temperature_class
-
-Plain = Mapping[str, Any]
-
-NAME_KEYS = {"position": "scheme", "qk_norm": "type", "temperature": "type", "scaling": "type"}
-"""Fields that name a scheme, and the key under which they name it."""
 
 DEFAULTS: dict[str, Any] = {
     "position": "rope",
@@ -47,17 +40,6 @@ class Heads:
     head_dim: int
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Where a layer's fields come from: `path` for messages, and the fields it gives."""
-
-    path: str
-    given: Plain
-
-
-# ---- the plan ---------------------------------------------------------------------------------------------------
-
-
 def expand(
     layers: Plain, attention: Plain, depth: int, heads: Heads, seq_len: int, base: Plain | None = None
 ) -> tuple[tuple[LayerSpec, ...], tuple[str, ...]]:
@@ -72,40 +54,47 @@ def expand(
     """
     kinds, pattern, overrides, interval = _read_plan(layers, depth)
     base = {**DEFAULTS, **(base or {})}
-    _check_fields(attention, "model.attention")
-    everywhere = _Source("model.attention", attention)
-    used: set[tuple[str, str]] = set()
-    applied: dict[tuple[str, str], list[int]] = {}
+    _check_fields(attention, EVERYWHERE)
+    everywhere = Source(EVERYWHERE, attention)
+    given: dict[str, Plain] = {}
+    given_to: dict[Setting, list[int]] = {}
+    used: set[Setting] = set()
     specs = []
     for index in range(depth):
         override = overrides.get(index, {})
-        kind = override.get("kind", pattern[index % len(pattern)])
-        sources = [everywhere, _Source(f"model.layers.kinds.{kind}", kinds[kind])]
+        kind = str(override.get("kind", pattern[index % len(pattern)]))
+        sources = [everywhere, Source(f"model.layers.kinds.{kind}", kinds[kind])]
         if interval and (index + 1) % interval == 0:
-            sources.append(_Source("model.layers.no_rope_layer_interval", {"position": "nope"}))
+            sources.append(Source(INTERVAL, {"position": "nope"}))
         if override:
-            given = {k: v for k, v in override.items() if k != "kind"}
-            sources.append(_Source(f"model.layers.overrides.{index}", given))
-        merged, origins = _merge(base, sources)
-        used |= origins
-        for source in sources:
-            for name in source.given:
-                applied.setdefault((source.path, name), []).append(index)
+            own = {k: v for k, v in override.items() if k != "kind"}
+            sources.append(Source(f"model.layers.overrides.{index}", own))
+        merged = merge(base, sources)
         specs.append(_layer(index, kind, merged, heads))
-    warnings = [*_idle_settings(applied, used, everywhere, base), *_plan_warnings(kinds, pattern, interval, specs)]
-    warnings += _spec_warnings(specs, seq_len)
+        for source in sources:
+            given[source.path] = source.given
+            for leaf in leaves(source.given):
+                given_to.setdefault(Setting(source.path, leaf), []).append(index)
+        used |= in_effect(merged, sources)
+    warnings = plan_warnings.idle_settings(given, given_to, used, base)
+    warnings += plan_warnings.plan(kinds, pattern, interval, specs)
+    warnings += plan_warnings.layers(specs, seq_len)
     return tuple(specs), tuple(warnings)
 
 
-def embedding_scheme(value: Any) -> EmbeddingScheme | None:
+def embedding_scheme(value: Any, hidden_size: int) -> EmbeddingScheme | None:
     """`model.embedding.position`: a bare name, a mapping with its fields, or null."""
     if value is None:
         return None
     where = "model.embedding.position"
-    given = _named(value, "position", where)
-    cls = scheme_class(str(given.pop("scheme", "")), where, embedding=True)
-    built = fields.build(cls, given, where)
+    given = named(value, "position", where)
+    cls = scheme_class(pop_name(given, "position", where), where, embedding=True)
+    built = fields.build(cls, given, where, cls.scheme)
     assert isinstance(built, EmbeddingScheme)
+    try:
+        built.validate_embedding(hidden_size)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
     return built
 
 
@@ -118,7 +107,8 @@ def _read_plan(
     for key in layers:
         if key not in known:
             raise ConfigError(
-                f"{where}.{key}: unknown key.{nearest(str(key), known)} Allowed here: {', '.join(known)}."
+                f"{where}.{key} = {layers[key]!r}: unknown key.{nearest(str(key), known)} "
+                f"Allowed here: {', '.join(known)}."
             )
     kinds = layers.get("kinds")
     if not isinstance(kinds, Mapping) or not kinds:
@@ -134,9 +124,7 @@ def _read_plan(
     names = tuple(str(name) for name in pattern)
     for place, name in enumerate(names):
         _check_kind(name, kinds, f"{where}.pattern[{place}]")
-    interval = fields.convert(
-        layers.get("no_rope_layer_interval"), int | None, f"{where}.no_rope_layer_interval"
-    )
+    interval = fields.convert(layers.get("no_rope_layer_interval"), int | None, f"{where}.no_rope_layer_interval")
     if interval is not None and interval < 0:
         raise ConfigError(f"{where}.no_rope_layer_interval = {interval}: must be 1 or more, or null for none.")
     return kinds, names, _read_overrides(layers.get("overrides"), kinds, depth), interval or None
@@ -150,7 +138,7 @@ def _read_overrides(overrides: Any, kinds: Plain, depth: int) -> dict[int, dict[
         raise ConfigError(f"{where}: expected a mapping of layer numbers to fields, got {overrides!r}.")
     out: dict[int, dict[str, Any]] = {}
     for key, given in overrides.items():
-        if not (isinstance(key, int) or (isinstance(key, str) and key.isdigit())) or isinstance(key, bool):
+        if not (isinstance(key, int) or (isinstance(key, str) and key.isdecimal())) or isinstance(key, bool):
             raise ConfigError(f"{where}: {key!r} is not a layer number; layers count from 0 to {depth - 1}.")
         index = int(key)
         if not 0 <= index < depth:
@@ -180,51 +168,9 @@ def _check_fields(given: Any, where: str, extra: tuple[str, ...] = ()) -> None:
     for key in given:
         if key not in allowed:
             raise ConfigError(
-                f"{where}.{key}: unknown layer field.{nearest(str(key), allowed)} Allowed: {', '.join(allowed)}."
+                f"{where}.{key} = {given[key]!r}: unknown layer field.{nearest(str(key), allowed)} "
+                f"Allowed: {', '.join(allowed)}."
             )
-
-
-# ---- one layer --------------------------------------------------------------------------------------------------
-
-
-def _merge(base: Plain, sources: list[_Source]) -> tuple[dict[str, Any], set[tuple[str, str]]]:
-    """The layer's fields, and which (source, field) pairs had a part in them."""
-    merged = dict(base)
-    origins: dict[str, set[tuple[str, str]]] = {name: set() for name in base}
-    for source in sources:
-        for name, value in source.given.items():
-            merged[name], kept = _merge_field(name, merged[name], value, f"{source.path}.{name}")
-            if not kept:
-                origins[name] = set()
-            origins[name].add((source.path, name))
-    return merged, set().union(*origins.values())
-
-
-def _merge_field(name: str, old: Any, new: Any, where: str) -> tuple[Any, bool]:
-    """`new` laid over `old`, and whether anything of `old` is kept."""
-    if name not in NAME_KEYS or new is None:
-        return new, False
-    key = NAME_KEYS[name]
-    over = _named(new, name, where)
-    if old is None:
-        return over, False
-    under = _named(old, name, where)
-    if key in over and over[key] != under.get(key):
-        return over, False
-    result = {**under, **over}
-    if "scaling" in over and "scaling" in under:
-        result["scaling"], _ = _merge_field("scaling", under["scaling"], over["scaling"], f"{where}.scaling")
-    return result, True
-
-
-def _named(value: Any, name: str, where: str) -> dict[str, Any]:
-    """A bare name or a mapping, as a mapping."""
-    key = NAME_KEYS[name]
-    if isinstance(value, str):
-        return {key: value}
-    if isinstance(value, Mapping):
-        return {str(k): v for k, v in value.items()}
-    raise ConfigError(f"{where}: expected a name or a mapping with '{key}' and its fields, got {value!r}.")
 
 
 def _layer(index: int, kind: str, merged: dict[str, Any], heads: Heads) -> LayerSpec:
@@ -239,7 +185,9 @@ def _layer(index: int, kind: str, merged: dict[str, Any], heads: Heads) -> Layer
     shape = LayerShape(index, heads.num_attention_heads, kv_heads, heads.head_dim)
     window, chunk = (_tokens(merged[name], name, where) for name in ("window", "chunk"))
     if window is not None and chunk is not None:
-        raise ConfigError(f"{where}: window = {window} and chunk = {chunk} exclude each other; set one of them to null.")
+        raise ConfigError(
+            f"{where}: window = {window} and chunk = {chunk} exclude each other; set one of them to null."
+        )
     return LayerSpec(
         index=index,
         kind=kind,
@@ -274,9 +222,9 @@ def _above_zero(value: Any, name: str, where: str) -> float | None:
 def _position(value: Any, shape: LayerShape, where: str) -> PositionScheme:
     if value is None:
         raise ConfigError(f"{where}: position is null; for no position at all say 'nope'.")
-    given = _named(value, "position", f"{where}: position")
-    cls = scheme_class(str(given.pop("scheme", "")), f"{where}: position")
-    scheme = fields.build(cls, given, f"{where}: position '{cls.scheme}'")
+    given = named(value, "position", f"{where}: position")
+    cls = scheme_class(pop_name(given, "position", f"{where}: position"), f"{where}: position")
+    scheme = fields.build(cls, given, f"{where}: position", cls.scheme)
     _validate(scheme, shape, where)
     return scheme
 
@@ -284,15 +232,15 @@ def _position(value: Any, shape: LayerShape, where: str) -> PositionScheme:
 def _qk_norm(value: Any, where: str) -> QKNorm | None:
     if value is None:
         return None
-    return fields.build(QKNorm, _named(value, "qk_norm", f"{where}: qk_norm"), f"{where}: qk_norm")
+    return fields.build(QKNorm, named(value, "qk_norm", f"{where}: qk_norm"), f"{where}: qk_norm")
 
 
 def _temperature(value: Any, shape: LayerShape, where: str) -> TemperatureScheme | None:
     if value is None:
         return None
-    given = _named(value, "temperature", f"{where}: temperature")
-    cls = temperature_class(str(given.pop("type", "")), f"{where}: temperature")
-    scheme = fields.build(cls, given, f"{where}: temperature '{cls.type}'")
+    given = named(value, "temperature", f"{where}: temperature")
+    cls = temperature_class(pop_name(given, "temperature", f"{where}: temperature"), f"{where}: temperature")
+    scheme = fields.build(cls, given, f"{where}: temperature", cls.type)
     _validate(scheme, shape, where)
     return scheme
 
@@ -302,82 +250,3 @@ def _validate(scheme: PositionScheme | TemperatureScheme, shape: LayerShape, whe
         scheme.validate(shape)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-
-
-# ---- warnings ---------------------------------------------------------------------------------------------------
-
-
-def _idle_settings(
-    applied: Mapping[tuple[str, str], list[int]], used: set[tuple[str, str]], everywhere: _Source, base: Plain
-) -> list[str]:
-    """Fields that were given, and replaced in every layer they were given to."""
-    out = []
-    for (path, name), indices in applied.items():
-        if (path, name) in used:
-            continue
-        if path == everywhere.path:
-            if everywhere.given[name] == base[name]:
-                continue  # nobody set it: it is the default
-            out.append(f"{path}.{name} = {everywhere.given[name]!r} has no effect: every layer sets its own {name}.")
-        else:
-            out.append(f"{path}: {name} has no effect: a later source replaces it in {ranges(indices)}.")
-    return out
-
-
-def _plan_warnings(
-    kinds: Plain, pattern: tuple[str, ...], interval: int | None, specs: list[LayerSpec]
-) -> list[str]:
-    out = []
-    depth = len(specs)
-    present = {spec.kind for spec in specs}
-    for name, given in kinds.items():
-        if name not in present:
-            out.append(f"model.layers.kinds.{name} is used by no layer, so its settings ({dict(given)}) have no effect.")
-    rest = depth % len(pattern)
-    if rest and len(pattern) > 1:
-        missing = ", ".join(pattern[rest:])
-        last = ranges(range(depth - rest, depth))
-        out.append(
-            f"model.layers.pattern has {len(pattern)} entries and num_hidden_layers = {depth}: the last group "
-            f"({last}) is cut before: {missing}."
-        )
-    if interval and interval > depth:
-        out.append(
-            f"model.layers.no_rope_layer_interval = {interval} is above num_hidden_layers = {depth}: no layer drops "
-            "its position."
-        )
-    return out
-
-
-def _spec_warnings(specs: list[LayerSpec], seq_len: int) -> list[str]:
-    wide: dict[tuple[str, int], list[int]] = {}
-    dead_bias = []
-    for spec in specs:
-        for name in ("window", "chunk"):
-            value = getattr(spec, name)
-            if value is not None and value >= seq_len:
-                wide.setdefault((name, value), []).append(spec.index)
-        if spec.qkv_bias and spec.position.place in ("nowhere", "bias") and spec.qk_norm is None:
-            dead_bias.append(spec.index)
-    out = [
-        f"{ranges(indices)}: {name} = {value} is not smaller than the training length {seq_len}, so it hides nothing."
-        for (name, value), indices in wide.items()
-    ]
-    if dead_bias:
-        out.append(
-            f"{ranges(dead_bias)}: qkv_bias = true, but without rotation or QK-norm the key bias cancels in the "
-            "softmax and never learns."
-        )
-    return out
-
-
-def ranges(indices: Iterable[int]) -> str:
-    """``[0, 1, 2, 4]`` as ``layers 0-2, 4``."""
-    runs: list[list[int]] = []
-    for i in indices:
-        if runs and i == runs[-1][1] + 1:
-            runs[-1][1] = i
-        else:
-            runs.append([i, i])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-    return f"layer {text}" if len(runs) == 1 and runs[0][0] == runs[0][1] else f"layers {text}"

@@ -21,20 +21,24 @@ T = TypeVar("T")
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make `cls` (a dataclass) from `values`; `where` is the dotted path that error messages begin with."""
+def build(cls: type[T], values: Mapping[str, Any], where: str, scheme: str | None = None) -> T:
+    """Make `cls` (a dataclass) from `values`; `where` is the dotted path that error messages begin with.
+
+    `scheme` is the name under which `cls` was chosen, for the message about a field that it does not have.
+    """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: expected a mapping, got {values!r}.")
     names = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in values:
         if key not in names:
+            what = "unknown key" if scheme is None else f"'{scheme}' has no such field"
             allowed = f"Allowed here: {', '.join(sorted(names))}." if names else "It has no fields."
-            raise ConfigError(f"{where}.{key}: unknown key.{nearest(str(key), names)} {allowed}")
-    hints = _hints(cls)
+            raise ConfigError(f"{where}.{key} = {values[key]!r}: {what}.{nearest(str(key), names)} {allowed}")
+    hints = _hints(typing.cast(Any, cls))
     built: dict[str, Any] = {}
     for name, spec in names.items():
         if name in values:
@@ -81,9 +85,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     elif hint is str:
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return str(value)
-    elif origin is dict or hint is dict:
-        if isinstance(value, Mapping):
-            return dict(value)
+    elif (origin is dict or hint is dict) and isinstance(value, Mapping):
+        return dict(value)
     raise ConfigError(f"{where}: expected {_name(hint)}, got {value!r}.")
 
 
@@ -98,7 +101,9 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
             return convert(value, option, where)
         except ConfigError:
             continue
-    raise ConfigError(f"{where}: expected {' or '.join(_name(o) for o in options)}, got {value!r}.")
+    words = [word for option in rest if typing.get_origin(option) is Literal for word in typing.get_args(option)]
+    expected = " or ".join(_name(option) for option in options)
+    raise ConfigError(f"{where}: expected {expected}, got {value!r}.{nearest(str(value), words)}")
 
 
 def _convert_int(value: Any, where: str) -> int:
@@ -107,6 +112,10 @@ def _convert_int(value: Any, where: str) -> int:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            pass
         try:
             number = float(value)
         except ValueError:
@@ -131,7 +140,13 @@ def _convert_float(value: Any, where: str) -> float:
     return number
 
 
+WORDS: dict[Any, str] = {
+    type(None): "null", bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping",
+}  # fmt: skip
+
+
 def _name(hint: Any) -> str:
-    if hint is type(None):
-        return "null"
-    return getattr(hint, "__name__", str(hint))
+    """A type as people say it."""
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(f"'{word}'" for word in typing.get_args(hint))
+    return WORDS.get(hint, WORDS.get(typing.get_origin(hint), getattr(hint, "__name__", str(hint))))

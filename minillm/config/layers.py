@@ -24,7 +24,7 @@ class QKNorm:
     order: Literal["before_rope", "after_rope"] = "before_rope"
 
     def summary(self) -> str:
-        words = [self.type]
+        words: list[str] = [self.type]
         if self.over == "full":
             words.append("full")
         if self.order == "after_rope":

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from minillm.attention.backends import check as check_backend
 from minillm.config import expand, fields
 from minillm.config.schema import (
     BlockConfig,
@@ -33,6 +36,8 @@ SCALARS: dict[str, Any] = {
     name: Config.__annotations__[name]
     for name in ("seed", "name", "run_dir", "output_dir", "resume", "dry_run", "eval_at_end")
 }
+SEEDS = 2**32
+"""Seeds that every generator takes."""
 MODEL_KEYS = ("vocab_size", "backend", "embedding", "layers", "attention")
 
 
@@ -48,11 +53,13 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
     known = ("model", "block", *SECTIONS, *SCALARS, "choices")
     for key in plain:
         if key not in known:
-            raise ConfigError(f"{key}: unknown key.{nearest(str(key), known)} Allowed here: {', '.join(known)}.")
+            raise ConfigError(
+                f"{key} = {plain[key]!r}: unknown key.{nearest(str(key), known)} Allowed here: {', '.join(known)}."
+            )
     for key in ("model", "block", *SECTIONS):
         if not isinstance(plain.get(key), Mapping):
             raise ConfigError(f"{key}: expected a mapping, got {plain.get(key)!r}.")
-    sections = {name: fields.build(cls, plain[name], name) for name, cls in SECTIONS.items()}
+    sections: dict[str, Any] = {name: fields.build(cls, plain[name], name) for name, cls in SECTIONS.items()}
     scalars = {name: fields.convert(plain.get(name), _hint(name), name) for name in SCALARS}
     block = fields.build(BlockConfig, plain["block"], "block")
     size, data = sections["size"], sections["data"]
@@ -71,7 +78,7 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
     choices = {str(k): str(v) for k, v in (plain.get("choices") or {}).items()}
     config = Config(
         model=model,
-        **sections,  # type: ignore[arg-type]
+        **sections,
         **scalars,
         choices=choices,
         warnings=warnings,
@@ -91,7 +98,8 @@ def _model(
     for key in plain:
         if key not in MODEL_KEYS:
             raise ConfigError(
-                f"model.{key}: unknown key.{nearest(str(key), MODEL_KEYS)} Allowed here: {', '.join(MODEL_KEYS)}."
+                f"model.{key} = {plain[key]!r}: unknown key.{nearest(str(key), MODEL_KEYS)} "
+                f"Allowed here: {', '.join(MODEL_KEYS)}."
             )
     for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"):
         if getattr(size, name) < 1:
@@ -102,6 +110,7 @@ def _model(
     embedding = plain.get("embedding") or {}
     if not isinstance(embedding, Mapping) or set(embedding) - {"position"}:
         raise ConfigError(f"model.embedding: expected a mapping with 'position' alone, got {embedding!r}.")
+    _check_block(block)
     specs, warnings = expand.expand(
         layers,
         plain.get("attention") or {},
@@ -118,12 +127,40 @@ def _model(
         max_position_embeddings=seq_len,
         layers=specs,
         block=block,
-        embedding_position=expand.embedding_scheme(embedding.get("position")),
+        embedding_position=expand.embedding_scheme(embedding.get("position"), size.hidden_size),
         backend=fields.convert(plain.get("backend", "auto"), fields._hints(ModelConfig)["backend"], "model.backend"),
     )
     if model.vocab_size < 1:
         raise ConfigError(f"model.vocab_size = {model.vocab_size}: must be 1 or more.")
+    _check_model(model)
     return model, warnings
+
+
+def _check_block(block: BlockConfig) -> None:
+    """Block settings that would do nothing, or leave nothing of the signal."""
+    if block.norm_bias and block.norm == "rmsnorm":
+        raise ConfigError("block.norm_bias = True: rmsnorm has no bias. Allowed: false, or block.norm=layernorm.")
+    if block.norm_unit_offset and block.norm == "layernorm":
+        raise ConfigError("block.norm_unit_offset = True: is for rmsnorm. Allowed: false, or block.norm=rmsnorm.")
+    scale = block.embedding_scale
+    for key, number in {
+        "norm_eps": block.norm_eps,
+        "initializer_range": block.initializer_range,
+        "logit_scale": block.logit_scale,
+        "final_logit_softcapping": block.final_logit_softcapping,
+        "embedding_scale": None if isinstance(scale, str) else scale,
+    }.items():
+        if number is not None and number <= 0:
+            raise ConfigError(f"block.{key} = {number}: must be above 0.")
+
+
+def _check_model(model: ModelConfig) -> None:
+    """What would else be refused when the model is built, after a run has begun."""
+    for spec in model.layers:
+        check_backend(model.backend, spec)
+    if model.embedding_position is not None:
+        with torch.device("meta"):
+            model.embedding_position.make_embedding(model.hidden_size, model.max_position_embeddings)
 
 
 def _check_numbers(config: Config) -> None:
@@ -153,16 +190,14 @@ def _check_numbers(config: Config) -> None:
         "optim.eps": config.optim.eps,
         "optim.grad_clip": config.optim.grad_clip,
         "trainer.loss_spike": config.trainer.loss_spike,
-        "block.norm_eps": config.model.block.norm_eps,
-        "block.initializer_range": config.model.block.initializer_range,
-        "block.final_logit_softcapping": config.model.block.final_logit_softcapping,
     }
     for key, number in above_zero.items():
         if number is not None and number <= 0:
             raise ConfigError(f"{key} = {number}: must be above 0.")
+    for key, number in {"optim.beta1": config.optim.beta1, "optim.beta2": config.optim.beta2}.items():
+        if not 0 <= number < 1:
+            raise ConfigError(f"{key} = {number}: must be at least 0 and below 1.")
     between = {
-        "optim.beta1": config.optim.beta1,
-        "optim.beta2": config.optim.beta2,
         "schedule.decay_fraction": config.schedule.decay_fraction,
         "schedule.min_lr_ratio": config.schedule.min_lr_ratio,
     }
@@ -173,8 +208,8 @@ def _check_numbers(config: Config) -> None:
         raise ConfigError(f"optim.weight_decay = {config.optim.weight_decay}: must not be negative.")
     if config.schedule.warmup_steps < 0:
         raise ConfigError(f"schedule.warmup_steps = {config.schedule.warmup_steps}: must not be negative.")
-    if config.seed < 0:
-        raise ConfigError(f"seed = {config.seed}: must not be negative.")
+    if not 0 <= config.seed < SEEDS:
+        raise ConfigError(f"seed = {config.seed}: must be from 0 to {SEEDS - 1}.")
     if config.trainer.devices * config.trainer.num_nodes > 1 and config.trainer.strategy == "auto":
         raise ConfigError(
             f"trainer.devices = {config.trainer.devices}, trainer.num_nodes = {config.trainer.num_nodes} with "
@@ -183,5 +218,6 @@ def _check_numbers(config: Config) -> None:
     parts = config.trainer.devices * config.trainer.num_nodes * config.trainer.accumulate
     if config.data.batch_size % parts:
         raise ConfigError(
-            f"data.batch_size = {config.data.batch_size} is not divisible by devices * num_nodes * accumulate = {parts}."
+            f"data.batch_size = {config.data.batch_size}: must be divisible by trainer.devices * trainer.num_nodes * "
+            f"trainer.accumulate = {parts}."
         )

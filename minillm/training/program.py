@@ -22,7 +22,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from minillm.config.compose import explain, plain_from_hydra
+from minillm.config.compose import plain_from_hydra
+from minillm.config.hydra_errors import explain
 from minillm.config.paths import conf_dir
 from minillm.errors import Interrupted, MinillmError
 from minillm.training import identity
@@ -96,7 +97,8 @@ def main() -> None:
 
 def _single_run(composed: DictConfig) -> float | None:
     context = HydraConfig.get()
-    return train(plain_from_hydra(composed, context.runtime.choices), list(context.overrides.task))
+    overrides = list(context.overrides.task)
+    return train(plain_from_hydra(composed, context.runtime.choices, overrides), overrides)
 
 
 def _sweep_job(composed: DictConfig, sweep: Sweep) -> float | None:
@@ -107,7 +109,7 @@ def _sweep_job(composed: DictConfig, sweep: Sweep) -> float | None:
     sweep.jobs += 1
     folder = RunFolder(sweep_dir / f"job-{context.job.num}")  # until the settings give it its name
     try:
-        plain = plain_from_hydra(composed, context.runtime.choices)
+        plain = plain_from_hydra(composed, context.runtime.choices, overrides)
         folder = RunFolder(identity.run_path(plain, sweep_dir))
         if isinstance(plain.get("logger"), dict) and not plain["logger"].get("group"):
             plain["logger"]["group"] = sweep_dir.name
