@@ -77,10 +77,14 @@ def check(backend: str, spec: LayerSpec) -> None:
 
 
 def choose(spec: LayerSpec, length: int, device: torch.device | str, cached: bool = False) -> str:
-    """What `auto` uses for `length` tokens: `banded` where the layer reaches less far than half of them."""
+    """What `auto` uses for `length` new tokens: `banded` where the layer reaches well less far than that.
+
+    The bound was measured on CPU, forward and backward, with windows of 16 to 256; no `device` differs so far. Keys from
+    a cache (`cached`) are cut to the band already, so there the mask is small.
+    """
     if spec.softcap is not None:
         return "reference"
-    if spec.reach is not None and not cached and 2 * spec.reach <= length:
+    if spec.reach is not None and not cached and length >= max(spec.reach + 64, 3 * spec.reach // 2):
         return "banded"
     return "sdpa"
 

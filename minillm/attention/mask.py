@@ -86,3 +86,13 @@ def additive(
         return torch.where(seen[:, None], zero, float("-inf"))
     bias = bias.to(torch.promote_types(bias.dtype, dtype))
     return bias.masked_fill(~seen[:, None], float("-inf"))
+
+
+def uniform(call: Call) -> bool:
+    """Do mask and bias depend on differences of indices alone? Then those of a few rows serve all rows."""
+    tokens = call.queries
+    if tokens.document is not None or call.spec.chunk is not None:
+        return False
+    if call.position is None or not has_bias(call.spec):
+        return True
+    return tokens.position is tokens.index and call.position.shift_invariant

@@ -35,6 +35,13 @@ class Tokens(NamedTuple):
     document: Tensor | None
 
 
+def cut(tokens: Tokens, start: int, stop: int) -> Tokens:
+    """The tokens from `start` up to `stop`; position stays the same object as index where it was."""
+    index = tokens.index[:, start:stop]
+    position = index if tokens.position is tokens.index else tokens.position[:, start:stop]
+    return Tokens(index, position, None if tokens.document is None else tokens.document[:, start:stop])
+
+
 class Past(NamedTuple):
     """What a cache has seen: enough to say where the next token of each row stands.
 
