@@ -35,7 +35,8 @@ class BlockConfig:
     embedding_scale: float | Literal["sqrt_hidden"] | None = None
     logit_scale: float | None = None
     final_logit_softcapping: float | None = None
-    initializer_range: float = 0.02
+    initializer_range: float | None = None
+    """Standard deviation of initial matrices; null is 0.5 / sqrt(hidden_size), which keeps small widths learning."""
     depth_scaled_init: bool = True
     """Output projections of both branches start smaller by sqrt(2 * num_hidden_layers) (GPT-2)."""
 
@@ -70,6 +71,12 @@ class ModelConfig:
     block: BlockConfig = field(default_factory=BlockConfig)
     embedding_position: EmbeddingScheme | None = None
     backend: Backend = "auto"
+
+    @property
+    def initializer_range(self) -> float:
+        """Standard deviation of initial matrices."""
+        given = self.block.initializer_range
+        return 0.5 * self.hidden_size**-0.5 if given is None else given
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ BRANCH_OUTPUTS = ("o_proj.weight", "down_proj.weight")
 def init_weights(model: nn.Module, config: ModelConfig, seed: int) -> None:
     """Fill every parameter in place: matrices normal, biases zero, norms at one, a scheme's own by its own rule.
 
-    Matrices have standard deviation `initializer_range`, those that write into the residual stream less by
+    Matrices have standard deviation `config.initializer_range`, those that write into the residual stream less by
     sqrt(2 * num_hidden_layers) with `depth_scaled_init` (GPT-2). Modules with parameters that are neither Linear nor
     Embedding provide `reset_parameters`, drawing random numbers only from torch's default generator.
     """
@@ -35,7 +35,7 @@ def init_weights(model: nn.Module, config: ModelConfig, seed: int) -> None:
                 if parameter.ndim == 1:
                     parameter.zero_()
                     continue
-                std = config.block.initializer_range
+                std = config.initializer_range
                 if config.block.depth_scaled_init and full_name.endswith(BRANCH_OUTPUTS):
                     std /= math.sqrt(2 * config.num_hidden_layers)
                 _assign(parameter, _normal(parameter.shape, std, full_name, seed))

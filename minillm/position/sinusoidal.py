@@ -3,9 +3,8 @@
 PE(pos, 2i) = scale * sin(pos / 10000**(2i/d)), PE(pos, 2i+1) = scale * cos of the same angle. Computed from the
 positions at each call, so every position is defined.
 
-The paper's scale is 1, beside token embeddings of unit size. Ours start at 0.02 (`block.initializer_range`), where
-waves of size 1 drown the tokens: a small model then learns far more slowly. So the default is 0.02, which is also how
-large a learned table starts.
+The paper's scale is 1, beside token embeddings multiplied by sqrt(d). Where they are not (`block.embedding_scale`),
+waves of size 1 drown the tokens and a small model learns far more slowly: the arm `sinusoidal` gives a smaller scale.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class Sinusoidal(EmbeddingScheme):
 
     place: ClassVar[Place] = "embedding"
 
-    scale: float = 0.02
-    """Size of the waves; give what token embeddings have: block.initializer_range times block.embedding_scale."""
+    scale: float = 1.0
+    """Size of the waves; give what token embeddings have: initializer_range times block.embedding_scale."""
 
     def validate_embedding(self, hidden_size: int) -> None:
         if hidden_size % 2:

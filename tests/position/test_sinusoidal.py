@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from minillm.config.expand import embedding_scheme
-from minillm.config.schema import BlockConfig
 from minillm.errors import ConfigError
 from minillm.position.sinusoidal import Sinusoidal
 
@@ -43,10 +42,10 @@ def test_a_build_on_the_meta_device_in_half_precision_changes_nothing() -> None:
     assert torch.equal(module(positions), Sinusoidal().make_embedding(8, 64)(positions))
 
 
-def test_waves_start_as_small_as_the_token_embeddings() -> None:
+def test_scale_is_the_size_of_the_waves() -> None:
     positions = torch.arange(64)[None]
-    unit = Sinusoidal(scale=1.0).make_embedding(8, 64)(positions)
-    torch.testing.assert_close(Sinusoidal().make_embedding(8, 64)(positions), unit * BlockConfig().initializer_range)
+    unit = Sinusoidal().make_embedding(8, 64)(positions)
+    torch.testing.assert_close(Sinusoidal(scale=0.05).make_embedding(8, 64)(positions), unit * 0.05)
 
 
 def test_bad_values_are_refused() -> None:
