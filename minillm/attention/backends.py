@@ -79,8 +79,8 @@ def check(backend: str, spec: LayerSpec) -> None:
 def choose(spec: LayerSpec, length: int, device: torch.device | str, cached: bool = False) -> str:
     """What `auto` uses for `length` new tokens: `banded` where the layer reaches well less far than that.
 
-    The bound was measured on CPU, forward and backward, with windows of 16 to 256; no `device` differs so far. Keys from
-    a cache (`cached`) are cut to the band already, so there the mask is small.
+    The bound was measured on CPU, forward and backward, with windows of 16 to 256; no `device` differs so far. Keys
+    from a cache (`cached`) are cut to the band already, so there the mask is small.
     """
     if spec.softcap is not None:
         return "reference"
