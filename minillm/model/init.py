@@ -46,7 +46,8 @@ def init_weights(model: nn.Module, config: ModelConfig, seed: int) -> None:
 
 
 def _seed(name: str, seed: int) -> int:
-    return (seed << 32) ^ zlib.crc32(name.encode())
+    # 32 bits: torch's CPU generator drops what is above them, so the seed must not stand there.
+    return zlib.crc32(f"{seed}:{name}".encode())
 
 
 def _normal(shape: torch.Size, std: float, name: str, seed: int) -> Tensor:
