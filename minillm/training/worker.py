@@ -156,7 +156,10 @@ def _decide(
     before = checkpoint["decided"] if checkpoint is not None else None
     precision = decide(cfg.trainer.precision, device_type, before["precision"] if before else None)
     device = torch.cuda.get_device_name() if device_type == "cuda" else "cpu"
-    backends = [choose(spec, cfg.data.seq_len) if model.backend == "auto" else model.backend for spec in model.layers]
+    backends = [
+        choose(spec, cfg.data.seq_len, device_type) if model.backend == "auto" else model.backend
+        for spec in model.layers
+    ]
     return precision, {
         "precision": precision.name,
         "backends": backends,

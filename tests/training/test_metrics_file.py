@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from minillm.errors import MinillmError
 from minillm.training.callbacks import metrics_file, sample
+from minillm.training.callbacks.base import append
 
 KEYS = {
     "step",
@@ -89,3 +91,8 @@ def test_samples_are_made_at_their_steps_and_at_the_end(train: Callable[..., Any
 def test_samples_can_be_turned_off(train: Callable[..., Any], tmp_path: Path) -> None:
     train(tmp_path, "trainer.max_steps=2", "trainer.sample_every=null")
     assert not (tmp_path / "samples.txt").exists()
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_the_remedy() -> None:
+    with pytest.raises(MinillmError, match=r"/dev/full could not be written: No space left on device.* make room"):
+        append(Path("/dev/full"), "a line\n")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 
+from minillm.errors import MinillmError
 from minillm.training.module import TrainingModule
 
 
@@ -28,3 +30,19 @@ class AfterUpdate(pl.Callback):
 def due(step: int, every: int | None) -> bool:
     """Whether something that happens `every` so many steps happens after update `step` (from 1)."""
     return every is not None and step % every == 0
+
+
+def append(path: Path, text: str) -> None:
+    """Add `text` to the end of a file of the run.
+
+    Raises:
+        MinillmError: the disk is full or the folder is gone. A resume cuts what was written after its checkpoint.
+    """
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise MinillmError(
+            f"{path} could not be written: {error.strerror or error}. The last checkpoint is untouched; make room and "
+            "start the same command again to go on from there."
+        ) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 
 from minillm.training import ranks
-from minillm.training.callbacks.base import AfterUpdate, due
+from minillm.training.callbacks.base import AfterUpdate, append, due
 from minillm.training.module import TrainingModule
 from minillm.training.run_folder import write_atomically
 
@@ -33,8 +33,7 @@ class MetricsFile(AfterUpdate):
             module.point["train/tokens_per_second"] = module.update_tokens / module.update_seconds
             module.update_seconds, module.update_tokens = 0.0, 0
         if ranks.rank() == 0:
-            with open(self.path, "a") as file:
-                file.write(json.dumps(module.point) + "\n")
+            append(self.path, json.dumps(module.point) + "\n")
 
 
 def point_due(module: TrainingModule) -> bool:

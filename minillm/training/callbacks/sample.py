@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from minillm.data.tokenizer import Tokenizer
 from minillm.generation import generate
 from minillm.training import ranks
-from minillm.training.callbacks.base import AfterUpdate, due
+from minillm.training.callbacks.base import AfterUpdate, append, due
 from minillm.training.module import TrainingModule
 from minillm.training.parallel import whole
 from minillm.training.run_folder import write_atomically
@@ -38,8 +38,7 @@ class Samples(AfterUpdate):
             return
         text = self.sample(module)
         if ranks.rank() == 0:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(f"{HEADER.format(module.step)}\n{text}\n\n")
+            append(self.path, f"{HEADER.format(module.step)}\n{text}\n\n")
             ranks.say(f"step {module.step} sample: {text!r}")
 
     def sample(self, module: TrainingModule) -> str:
