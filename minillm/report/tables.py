@@ -174,7 +174,7 @@ def by_position(subjects: Sequence[Subject]) -> Table | None:
     return Table(
         ["tokens of context", *(s.label for s in subjects)],
         rows,
-        "Loss by position: nats per token [95 % interval over documents]; a bin of k positions has k tokens a document.",
+        "Loss by position: nats per token [95 % interval over documents]; a bin of k positions has k tokens a text.",
     )
 
 

@@ -143,7 +143,7 @@ def make_run(tiny_overrides: list[str]) -> Callable[..., Path]:
         run = RunFolder(folder)
         folder.mkdir(parents=True)
         run.write(cfg, prepared.tokenizer)
-        run.note_start(command="python train.py model=x", data=prepared.manifest["fingerprint"])
+        run.note_start(command="python train.py model=x", data=prepared.folder.name)
         decided = {"precision": "fp32", "backends": ["sdpa"] * 4, "device": "cpu", "torch": "2"}
         facts = fixed_facts(cfg, cfg.model.vocab_size, prepared.tokenizer.to_json(), decided, None)
         state = {"version": "0", "step": step, "state_dict": model.state_dict(), **facts}

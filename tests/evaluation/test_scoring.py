@@ -111,5 +111,7 @@ def test_a_window_beyond_its_document_is_refused(blind: Any, make_documents: Any
 
 def test_progress_counts_the_tokens_that_were_read(blind: Any, make_documents: Any) -> None:
     seen: list[int] = []
-    score_windows(blind, make_documents([60]), [Window(0, 0, 8), Window(0, 8, 8), Window(0, 0, 32)], progress=seen.append)
+    score_windows(
+        blind, make_documents([60]), [Window(0, 0, 8), Window(0, 8, 8), Window(0, 0, 32)], progress=seen.append
+    )
     assert sum(seen) == 48
