@@ -149,7 +149,9 @@ def test_a_block_that_lacks_a_key_is_refused(name: str) -> None:
         pytest.param({"type": "yarm", "factor": 2}, "unknown type 'yarm'. Did you mean 'yarn'", id="misspelt type"),
         pytest.param("yarn", "expected null or a mapping", id="bare name"),
         pytest.param(
-            {"type": "linear", "factor": 2, "truncate": True}, r"scaling\.truncate = True: unknown key", id="not its key"
+            {"type": "linear", "factor": 2, "truncate": True},
+            r"scaling\.truncate = True: unknown key",
+            id="not its key",
         ),
         pytest.param({"type": "linear", "factor": 0.5}, "factor = 0.5: must be at least 1", id="factor below 1"),
         pytest.param({"type": "linear", "factor": "two"}, r"scaling\.factor: expected a number", id="text"),
