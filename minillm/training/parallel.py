@@ -30,7 +30,7 @@ def make_strategy(trainer: TrainerConfig, launched: bool) -> tuple[Strategy | st
 
     A process on its own needs neither DDP nor FSDP, whatever `trainer.strategy` says: there is nothing to share.
     """
-    if not launched:
+    if not launched or trainer.strategy == "auto":
         # Named, because inside somebody's SLURM allocation Lightning would otherwise take this process for a rank.
         return "auto", [LightningEnvironment()]
     if trainer.strategy == "fsdp":
