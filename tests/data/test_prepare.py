@@ -188,7 +188,7 @@ def test_a_damaged_cache_is_made_again(texts: Path, make_data: MakeData, name: s
 def test_a_tokenizer_swapped_inside_the_cache_is_not_used(texts: Path, make_data: MakeData) -> None:
     first = prepare(make_data(), BPE)
     wanted = first.tokenizer.to_json()
-    Tokenizer.train(["another"], 257).save(first.folder / "tokenizer.json")
+    (first.folder / "tokenizer.json").write_text(wanted.replace("endoftext", "endoftaxt"))  # of the same size
     again = prepare(make_data(), BPE)
     assert not again.reused
     assert again.tokenizer.to_json() == wanted
