@@ -123,7 +123,7 @@ def test_the_installed_package_trains_in_any_folder(installed: Path, tmp_path: P
     # The path comes before the editable install of the checkout, whose import hook is asked last.
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     code = "import minillm; print(minillm.__file__); from minillm.training.program import main; main()"
-    toy = "trainer.max_steps=2 data.seq_len=64 data.batch_size=2 tokenizer.vocab_size=512 logger=none eval_at_end=false"
+    toy = "experiment=smoke trainer.max_steps=2 logger=none eval_at_end=false"
     run = subprocess.run(
         [sys.executable, "-c", code, *toy.split()],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
