@@ -81,9 +81,13 @@ def _unknown_key(key: str, overrides: Sequence[str], config_name: str) -> Config
             f"{key}: unknown key. One layer's fields are set by model.layers.overrides={{{layer[1]}:{{{field}}}}}."
         )
     keys = _known_keys(overrides, config_name)
+    if key in keys:
+        return ConfigError(f"~{key}: Hydra cannot remove a key that is null; give it another value instead.")
     parent, _, leaf = key.rpartition(".")
     siblings = sorted(k.rpartition(".")[2] for k in keys if k.rpartition(".")[0] == parent)
     hint = nearest(leaf, siblings) if siblings else nearest(key, keys)
+    if siblings and parent:
+        hint = hint.replace("'", f"'{parent}.", 1)
     listed = f" {f'Keys of {parent}' if parent else 'Keys'}: {', '.join(siblings)}." if siblings else ""
     add = ""
     own = re.fullmatch(r"(model\.layers\.kinds\.[^.]+)\.(\w+)(\..+)?", key)

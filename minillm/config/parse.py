@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from minillm.attention.backends import check as check_backend
 from minillm.config import expand, fields
 from minillm.config.schema import (
@@ -132,7 +130,8 @@ def _model(
     )
     if model.vocab_size < 1:
         raise ConfigError(f"model.vocab_size = {model.vocab_size}: must be 1 or more.")
-    _check_model(model)
+    for spec in model.layers:
+        check_backend(model.backend, spec)
     return model, warnings
 
 
@@ -152,15 +151,6 @@ def _check_block(block: BlockConfig) -> None:
     }.items():
         if number is not None and number <= 0:
             raise ConfigError(f"block.{key} = {number}: must be above 0.")
-
-
-def _check_model(model: ModelConfig) -> None:
-    """What would else be refused when the model is built, after a run has begun."""
-    for spec in model.layers:
-        check_backend(model.backend, spec)
-    if model.embedding_position is not None:
-        with torch.device("meta"):
-            model.embedding_position.make_embedding(model.hidden_size, model.max_position_embeddings)
 
 
 def _check_numbers(config: Config) -> None:

@@ -9,7 +9,8 @@ from minillm.config.schema import ModelConfig
 from minillm.model.cost import cost
 
 COLUMNS = (
-    "layer", "kind", "position", "theta", "scaling", "window", "qk_norm", "temperature", "kv_heads", "kv_B/token", "FLOPs",
+    "layer", "kind", "position", "theta", "scaling", "window", "qk_norm", "temperature", "kv_heads", "kv_B/token",
+    "FLOPs",
 )  # fmt: skip
 
 
