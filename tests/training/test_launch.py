@@ -108,14 +108,21 @@ def test_two_processes_train_as_one_and_leave_nothing_in_this_one(
     assert (tmp_path / "two" / "logs" / "rank-1.log").exists()
 
 
-def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *arguments],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start `python train.py` with these arguments in tmp_path; whatever the test leaves running is killed."""
+    programs: list[subprocess.Popen[str]] = []
+
+    def program(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(ROOT / "train.py"), *arguments]
+        programs.append(
+            subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+        return programs[-1]
+
+    yield program
+    for left in (*programs, *processes_of(tmp_path / "run")):
+        left.kill()
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -139,23 +146,18 @@ def lines(path: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-@pytest.fixture
-def long_run(overrides: list[str], tmp_path: Path) -> Iterator[list[str]]:
-    """Two processes, far more steps than the test waits for."""
-    folder = tmp_path / "run"
-    steps = ["trainer.max_steps=100000", "trainer.val_every=100000", "trainer.sample_every=null"]
-    yield [*overrides, *TWO, f"run_dir={folder}", *steps]
-    for process in processes_of(folder):
-        process.kill()
-
-
 @pytest.mark.bug("B073")
-def test_sigterm_saves_and_sigkill_leaves_no_rank_alive(long_run: list[str], tmp_path: Path, points: Points) -> None:
+@pytest.mark.timeout(400)
+def test_sigterm_saves_and_sigkill_leaves_no_rank_alive(
+    start: Callable[..., subprocess.Popen[str]], overrides: list[str], tmp_path: Path, points: Points
+) -> None:
     folder = tmp_path / "run"
-    program = started(*long_run, cwd=tmp_path)
-    wait_until(lambda: lines(folder / "metrics.jsonl") >= 3, 100, "three steps")
+    endless = ["trainer.max_steps=100000", "trainer.val_every=100000", "trainer.sample_every=null"]
+    arguments = [*overrides, *TWO, *endless, f"run_dir={folder}"]
+    program = start(*arguments)
+    wait_until(lambda: lines(folder / "metrics.jsonl") >= 3, 150, "three steps")
     program.send_signal(signal.SIGTERM)
-    out, _ = program.communicate(timeout=30)
+    out, _ = program.communicate(timeout=60)
     assert program.returncode == 143, out
     assert "Run stopped by SIGTERM; its checkpoint is written" in out
     assert "Traceback" not in out
@@ -164,14 +166,13 @@ def test_sigterm_saves_and_sigkill_leaves_no_rank_alive(long_run: list[str], tmp
     assert saved is not None
     assert saved.step == points(folder)[-1]["step"], "every update made is in the checkpoint"
 
-    program = started(*long_run, cwd=tmp_path)
-    wait_until(lambda: lines(folder / "metrics.jsonl") >= saved.step + 3, 100, "three more steps")
+    program = start(*arguments)
+    wait_until(lambda: lines(folder / "metrics.jsonl") >= saved.step + 3, 150, "three more steps")
     assert len(processes_of(folder)) == 2
-    refused = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *long_run], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert refused.returncode == 2
-    assert f"is being trained by process {program.pid}" in refused.stderr
+    second = start(*arguments)
+    out, _ = second.communicate(timeout=150)
+    assert second.returncode == 2
+    assert f"is being trained by process {program.pid}" in out
     program.kill()
     program.communicate(timeout=10)
     wait_until(lambda: processes_of(folder) == [], 10, "the ranks to die with their parent")
