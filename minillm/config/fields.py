@@ -96,6 +96,8 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
     rest = [o for o in options if o is not type(None)]
     if len(rest) == 1:
         return convert(value, rest[0], where)
+    if type(value) in rest:  # 1.0 is no 1 where both may stand
+        return convert(value, type(value), where)
     for option in rest:
         try:
             return convert(value, option, where)

@@ -15,7 +15,7 @@ from typing import Any
 
 from minillm.config.schema import TokenizerConfig
 from minillm.data.compression import LIMIT, xz_bits_per_byte
-from minillm.data.progress import say, track
+from minillm.data.progress import track
 from minillm.data.shards import ShardWriter, TokenShards
 from minillm.data.sources import Document
 from minillm.data.split import Role, Split
@@ -67,8 +67,6 @@ def build(folder: Path, identity: dict[str, Any], split: Split, config: Tokenize
         json.dump(manifest, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
-    for note in notes:
-        say(note)
 
 
 def need_a_block(num_tokens: int, seq_len: int, description: str) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from minillm.config import fields
 from minillm.config.schema import DataConfig, TokenizerConfig
 from minillm.data.check import check
 from minillm.errors import ConfigError
@@ -64,3 +65,9 @@ def test_bad_data_settings_are_named(data: DataConfig, key: str, value: object) 
 def test_bad_tokenizer_settings_are_named(tokenizer: TokenizerConfig, key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"^tokenizer\.{key}: "):
         check(EMBEDDED, dataclasses.replace(tokenizer, **{key: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("given", "kind"), [(1, int), (1.0, float), (0.02, float)])
+def test_a_count_of_held_out_documents_is_told_from_a_share(given: float, kind: type) -> None:
+    plain = {"source": "files", "seq_len": 8, "batch_size": 2, "held_out": given}
+    assert type(fields.build(DataConfig, plain, "data").held_out) is kind

@@ -195,14 +195,11 @@ def test_a_tokenizer_swapped_inside_the_cache_is_not_used(texts: Path, make_data
 
 
 @pytest.mark.bug("B099")
-def test_a_smaller_vocabulary_than_asked_is_said(
-    texts: Path, make_data: MakeData, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_smaller_vocabulary_than_asked_is_noted(texts: Path, make_data: MakeData) -> None:
     prepared = prepare(make_data(), TokenizerConfig("train", vocab_size=50_000))
     assert prepared.tokenizer.vocab_size < 1000
     (note,) = prepared.notes
     assert f"The tokenizer has {prepared.tokenizer.vocab_size} tokens, not the 50000 asked" in note
-    assert note in capfd.readouterr().err
 
 
 def test_a_lone_file_holds_out_its_tail_and_says_so(tmp_path: Path, make_data: MakeData) -> None:
