@@ -49,7 +49,12 @@ def compose(
         figures,
         before=[Bullets(PROTOCOLS)],
     )
-    blocks += _section("Cost", [tables.speeds(subjects), tables.cache_bytes(subjects)], ["cost.png"], figures)
+    blocks += _section(
+        "Cost",
+        [*(tables.speeds(subjects, metric) for metric in tables.SPEED_NAMES), tables.cache_bytes(subjects)],
+        ["cost.png"],
+        figures,
+    )
     blocks += [
         Heading("Limits"),
         Bullets(_limits(subjects)),

@@ -18,6 +18,7 @@ from minillm.report.collect import Row, Subject
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#7F5F00", "#E69F00", "#444444")
 """Okabe and Ito's, which people with colour-blindness tell apart; further variants differ by dash too."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DPI = 160
 INK, FAINT = "#222222", "#8a8a8a"
 
 
@@ -33,7 +34,7 @@ def draw(subjects: Sequence[Subject], folder: Path) -> dict[str, str]:
         # A figure of an earlier report that this one has no data for would be taken for its own.
         (folder / name).unlink(missing_ok=True)
         if figure is not None:
-            figure.savefig(folder / name, dpi=160)
+            figure.savefig(folder / name, dpi=DPI)
             drawn[name] = caption
     return drawn
 
@@ -99,7 +100,7 @@ def _windows(subjects: Sequence[Subject]) -> Any:
         axes, ("non_overlapping", "strided"), ("non-overlapping windows", "strided windows"), strict=True
     ):
         _curves(axis, subjects, lambda s, p=protocol: s.rows("length_perplexity", "nll", protocol=p))  # type: ignore[misc]
-        axis.set_title(title, fontsize=9, color=INK)
+        axis.set_title(title, fontsize=9, color=INK, pad=12)
         _length_axis(axis, subjects)
     axes[0].set(ylabel="loss (nats per token)")
     return _finish(figure, list(axes))
@@ -109,13 +110,11 @@ def _cost(subjects: Sequence[Subject]) -> Any:
     """Training speed, decoding speed, and bytes of the cache: measured ones as points on the formula's line."""
     if not any(s.rows("cost", "train_tokens_per_second") for s in subjects):
         return None
+    from matplotlib.ticker import FuncFormatter
+
     figure, axes = _panels(3, width=12, share_y=False)
-    for axis, metric, title in (
-        (axes[0], "train_tokens_per_second", "training (tokens/s)"),
-        (axes[1], "decode_tokens_per_second", "decoding, one sequence (tokens/s)"),
-    ):
+    for axis, metric in ((axes[0], "train_tokens_per_second"), (axes[1], "decode_tokens_per_second")):
         _curves(axis, subjects, lambda s, m=metric: s.rows("cost", m))  # type: ignore[misc]
-        axis.set(ylabel=title)
         axis.set_ylim(bottom=0)
     for subject, style in _styles(subjects):
         formula, measured = (
@@ -137,7 +136,10 @@ def _cost(subjects: Sequence[Subject]) -> Any:
                 marker=style["marker"],
                 ms=5,
             )
-    axes[2].set(ylabel="KV cache (MiB): points measured, lines formula", yscale="log")
+    axes[0].set(ylabel="training, tokens/s")
+    axes[1].set(ylabel="decoding one sequence, tokens/s")
+    axes[2].set(ylabel="KV cache of one sequence, MiB", yscale="log")
+    axes[2].yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     for axis in axes:
         _length_axis(axis, subjects, label="context (tokens)" if axis is not axes[0] else "sequence length (tokens)")
     return _finish(figure, list(axes))
@@ -171,7 +173,7 @@ def _curves(axis: Any, subjects: Sequence[Subject], rows: Callable[[Subject], li
         )
         band = [(r["length"] / _unit(subjects, subject), r["low"], r["high"]) for r in found if r["low"] is not None]
         if band:
-            axis.fill_between(*zip(*band, strict=True), color=style["color"], alpha=0.12, lw=0)
+            axis.fill_between(*zip(*band, strict=True), color=style["color"], alpha=0.1, lw=0)
     for subject, style in _styles(subjects):
         lines = seeds.pop(subject.variant, [])
         if len(lines) > 1 and all(x == lines[0][0] for x, _ in lines):
@@ -231,14 +233,14 @@ def _length_axis(axis: Any, subjects: Sequence[Subject], label: str = "context (
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}" if shared else f"{v:g}x"))
     axis.axvline(mark, color=FAINT, ls="--", lw=1, zorder=0)
+    # Above the frame: inside it would lie on the curves where the training length is the first point.
     axis.annotate(
         "training length",
         (mark, 1),
         xycoords=("data", "axes fraction"),
-        xytext=(3, -3),
+        xytext=(-2, 2),
         textcoords="offset points",
-        rotation=90,
-        va="top",
+        va="bottom",
         ha="left",
         fontsize=7,
         color=FAINT,
@@ -255,6 +257,8 @@ def _panels(count: int, width: float, share_y: bool = True) -> tuple[Any, Any]:
         axis.grid(axis="y", color="#e6e6e6", lw=0.7)
         axis.set_axisbelow(True)
         axis.tick_params(labelsize=8, colors=INK)
+        axis.xaxis.label.set_size(9)
+        axis.yaxis.label.set_size(9)
     return figure, axes[0]
 
 
@@ -295,5 +299,9 @@ FIGURES: dict[str, tuple[Callable[[Sequence[Subject]], Any], str]] = {
         "Non-overlapping and strided windows over the same tokens. Non-overlapping windows fall with the length even "
         "for a model that uses none of the added context, as fewer tokens stand near a window's start.",
     ),
-    "cost.png": (_cost, "Speed and memory by length. Bands: slowest and fastest of the repeats."),
+    "cost.png": (
+        _cost,
+        "Speed and memory by length. Bands: slowest and fastest of the repeats. KV cache: points are measured, lines "
+        "are the formula of the layer plan.",
+    ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minillm.report.blocks import Block, Bullets, Commands, Figure, Heading, Report, Strip, Table, Warnings
-from minillm.report.strip import as_text
+from minillm.report.strip import SHORT, as_text
 
 
 def render(report: Report) -> str:
@@ -30,8 +30,12 @@ def _block(block: Block) -> str:
     if isinstance(block, Figure):
         return f"![{escape(block.caption)}](figures/{block.file})\n\n{escape(block.caption)}"
     if isinstance(block, Strip):
-        legend = "; ".join(dict.fromkeys(f"{text[:1].upper()}: {text}" for _, _, text in block.legend))
-        return f"{_code(as_text(block).splitlines())}\n\nOne cell a layer, first layer left. {escape(legend)}."
+        letters = {text.partition(",")[0]: None for _, _, text in block.legend}
+        legend = ", ".join(f"{SHORT.get(scheme, scheme[:1].upper())} {scheme}" for scheme in letters)
+        return (
+            f"{_code(as_text(block).splitlines())}\n\nOne column a layer, first layer left. The letter says how "
+            f"position enters ({escape(legend)}), the number how many tokens the layer sees; without one it sees all."
+        )
     return _table(block)
 
 
@@ -47,4 +51,4 @@ def _table(table: Table) -> str:
     marks = [":--" if i in table.text_columns else "--:" for i in range(len(table.header))]
     lines = [table.header, *table.rows]
     body = ["| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines]
-    return "\n".join([body[0], "|" + "|".join(marks) + "|", *body[1:]]) + f"\n\n{escape(table.caption)}"
+    return f"{escape(table.caption)}\n\n" + "\n".join([body[0], "|" + "|".join(marks) + "|", *body[1:]])

@@ -7,7 +7,10 @@ from html import escape
 from pathlib import Path
 
 from minillm.report.blocks import Block, Bullets, Commands, Figure, Heading, Report, Strip, Table, Warnings
+from minillm.report.figures import DPI
 
+CSS_DPI = 104
+"""Slightly more than the 96 pixels of an inch, so that three panels fill the page."""
 STYLE = """
 :root { --ink: #1c1c1c; --soft: #5c5c5c; --line: #dcdcdc; --wash: #f6f6f4; }
 body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
@@ -19,7 +22,7 @@ ul { padding-left: 1.2rem; } li { margin: .2rem 0; }
 .soft, figcaption, caption { color: var(--soft); font-size: .86rem; }
 .scroll { overflow-x: auto; margin: 1.1rem 0; }
 table.data { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
-table.data caption { caption-side: bottom; text-align: left; padding-top: .45rem; max-width: 52rem; }
+table.data caption { caption-side: top; text-align: left; padding-bottom: .35rem; max-width: 52rem; }
 table.data th { text-align: right; font-weight: 600; border-bottom: 1.5px solid var(--ink); padding: .3rem .7rem;
                 vertical-align: bottom; }
 table.data td { text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); padding: .28rem .7rem; }
@@ -59,13 +62,19 @@ def _block(block: Block, figures: Path) -> str:
     if isinstance(block, Commands):
         return f"<pre>{escape(chr(10).join(block.lines))}</pre>"
     if isinstance(block, Figure):
-        data = base64.b64encode((figures / block.file).read_bytes()).decode()
-        caption = escape(block.caption)
-        image = f'<img alt="{caption}" src="data:image/png;base64,{data}">'
-        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+        return _figure(block, (figures / block.file).read_bytes())
     if isinstance(block, Strip):
         return _strip(block)
     return _table(block)
+
+
+def _figure(figure: Figure, png: bytes) -> str:
+    """Embedded, in the size at which it was drawn: stretched to the page, its text would be too large or too small."""
+    width = int.from_bytes(png[16:20], "big")  # of the IHDR chunk, which comes first in every PNG
+    caption = escape(figure.caption)
+    data = base64.b64encode(png).decode()
+    image = f'<img alt="{caption}" width="{width * CSS_DPI // DPI}" src="data:image/png;base64,{data}">'
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
 def _table(table: Table) -> str:

@@ -45,7 +45,11 @@ def _cell(spec: LayerSpec) -> Cell:
 def describe(spec: LayerSpec) -> str:
     """A layer in words: what a tooltip, and the list of kinds, say of it."""
     words = [f"layer {spec.index} ({spec.kind})", spec.position.scheme]
-    words += [f"{k} {v}" for k, v in spec.position.summary().items() if v not in (None, "")]
+    for name, value in spec.position.summary().items():
+        if value is not None:
+            words.append(
+                f"{name} {value:,.0f}" if name == "theta" else str(value) if name == "detail" else f"{name} {value}"
+            )
     words.append(
         "full attention" if spec.reach is None else f"window {spec.window}" if spec.window else f"chunk {spec.chunk}"
     )

@@ -19,6 +19,12 @@ PROTOCOL_NAMES = {
 }
 
 
+SPEED_NAMES = {
+    "train_tokens_per_second": "Training speed by sequence length: forward and backward, without the optimiser",
+    "decode_tokens_per_second": "Decoding speed of one sequence by how much its cache holds",
+}
+
+
 def card(subjects: Sequence[Subject]) -> Table:
     """What each run is: size, budget, lengths, arithmetic."""
     rows = []
@@ -174,7 +180,7 @@ def by_position(subjects: Sequence[Subject]) -> Table | None:
     return Table(
         ["tokens of context", *(s.label for s in subjects)],
         rows,
-        "Loss by position: nats per token [95 % interval over documents]; a bin of k positions has k tokens a text.",
+        "Loss by position: nats per token [95 % interval over documents]. n is the bin's width times the documents.",
     )
 
 
@@ -182,23 +188,15 @@ def _positions(subject: Subject) -> list[Row]:
     return subject.rows(PERPLEXITY, "nll", protocol="position")
 
 
-def speeds(subjects: Sequence[Subject]) -> Table | None:
-    """Training and decoding speed at each length, two lines a run."""
-    rows = []
-    multiples = sorted({r["multiple"] for s in subjects for r in _cost_multiples(s)})
-    for s in subjects:
-        for metric, name in (("train_tokens_per_second", "training"), ("decode_tokens_per_second", "decoding")):
-            found = {round(r["length"] / s.train_length, 6): r for r in s.rows("cost", metric)}
-            if found:
-                rows.append([f"{s.label}, {name}", *(wording.speed(found.get(round(m, 6))) for m in multiples)])
-    if not rows:
-        return None
+def speeds(subjects: Sequence[Subject], metric: str) -> Table | None:
+    """Training or decoding speed at each length."""
     machines = sorted({f"{m['machine']}, {m['threads']} threads" for s in subjects if (m := s.settings("cost"))})
-    return Table(
-        ["run", *(f"{m:g}x" for m in multiples)],
-        rows,
-        "Tokens per second, median [slowest, fastest repeat], by length. Training: forward and backward, without the "
-        f"optimiser. Decoding: one sequence, its cache holding that length. Measured on: {'; '.join(machines)}.",
+    return _over_multiples(
+        subjects,
+        lambda s, length: wording.speed(s.row("cost", metric, length)),
+        any(s.rows("cost", metric) for s in subjects),
+        f"{SPEED_NAMES[metric]}. Tokens per second, median [slowest, fastest repeat], on {'; '.join(machines)}.",
+        suite="cost",
     )
 
 

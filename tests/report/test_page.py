@@ -38,7 +38,7 @@ class Tags(HTMLParser):
 
 
 def test_no_text_of_any_block_becomes_markup(tmp_path: Path) -> None:
-    (tmp_path / "f.png").write_bytes(b"x")
+    (tmp_path / "f.png").write_bytes(bytes(24))
     cell = Cell(NASTY, "#000000", True, NASTY)
     blocks = [
         Heading(NASTY),
