@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,3 +40,15 @@ def test_lines_come_every_few_seconds_and_at_the_end(
 def test_it_can_be_turned_off(train: Callable[..., Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     train(tmp_path, "trainer.max_steps=2", "trainer.sample_every=null")
     assert "step" not in capsys.readouterr().out
+
+
+def test_on_a_terminal_it_is_a_bar(
+    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    train(
+        tmp_path, "trainer.progress_bar=true", "trainer.max_steps=4", "trainer.val_every=9", "trainer.sample_every=null"
+    )
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
+    assert re.search(r"1/4 ━+╺?━* loss", plain)
+    assert re.search(r"4/4 ━+ loss \d\.\d{3}  [\d,]+ tokens/s  0:00:00 left", plain)

@@ -164,25 +164,40 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
 
 
 @pytest.mark.bug("B073")
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_in_the_middle_of_an_update_leaves_a_checkpoint_of_it(
-    train: Train, timeless: Points, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signum: int
+@pytest.mark.parametrize(
+    ("signum", "where", "call", "stops_at"),
+    [
+        pytest.param(signal.SIGINT, (module, "clip_gradients"), 7, 7, id="Ctrl-C in the middle of an update"),
+        pytest.param(signal.SIGTERM, (module, "clip_gradients"), 7, 7, id="SIGTERM in the middle of an update"),
+        pytest.param(signal.SIGTERM, (checkpoint_io, "_point_last_at"), 1, 6, id="SIGTERM while a checkpoint is saved"),
+    ],
+)
+def test_a_signal_leaves_a_checkpoint_of_the_update_in_progress(
+    train: Train,
+    timeless: Points,
+    straight: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    signum: int,
+    where: tuple[Any, str],
+    call: int,
+    stops_at: int,
 ) -> None:
-    clip, calls = module.clip_gradients, iter(range(1, 100))
+    original, calls = getattr(*where), iter(range(1, 100))
 
-    def clip_and_signal(*args: Any) -> float:
-        if next(calls) == 7:
+    def with_signal(*args: Any) -> Any:
+        if next(calls) == call:
             os.kill(os.getpid(), signum)
-        return clip(*args)
+        return original(*args)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(module, "clip_gradients", clip_and_signal)
+    monkeypatch.setattr(*where, with_signal)
     with pytest.raises(Interrupted) as stop:
         train(tmp_path)
     assert stop.value.exit_code == 128 + signum
     assert {number: signal.getsignal(number) for number in before} == before
-    assert newest(tmp_path) == tmp_path / "checkpoints" / "step-7.ckpt"
-    assert len(timeless(tmp_path)) == 7
+    assert newest(tmp_path) == tmp_path / "checkpoints" / f"step-{stops_at}.ckpt"
+    assert len(timeless(tmp_path)) == stops_at
     train(tmp_path, resume_from=newest(tmp_path))
     assert_same_run(timeless, tmp_path, straight)
 
