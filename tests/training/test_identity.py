@@ -16,21 +16,36 @@ from minillm.training import identity
 Compose = Callable[..., Config]
 
 
-@pytest.mark.parametrize("key", [k for k in identity.FREE if k != "logger"])
-def test_how_a_run_is_carried_out_does_not_change_its_name(tiny: Compose, key: str) -> None:
-    other = {
-        "trainer.strategy": "ddp",
-        "trainer.accelerator": "auto",
-        "trainer.sample_prompt": "Once",
-        "trainer.progress_bar": "true",
-        "data.cache_dir": "elsewhere",
-    }
-    assert identity.run_name(tiny(f"{key}={other.get(key, 2)}", *pair(key)).plain) == identity.run_name(tiny().plain)
-
-
-def pair(key: str) -> list[str]:
-    """Settings that only go together."""
-    return ["trainer.strategy=ddp"] if key in ("trainer.devices", "trainer.num_nodes") else []
+@pytest.mark.parametrize(
+    "override",
+    [
+        "logger=csv",
+        "data.num_workers=2",
+        "data.cache_dir=elsewhere",
+        "trainer.strategy=ddp trainer.devices=2",
+        "trainer.strategy=ddp trainer.num_nodes=2",
+        "trainer.strategy=fsdp",
+        "trainer.accelerator=auto",
+        "trainer.accumulate=2",
+        "trainer.num_threads=2",
+        "trainer.stop_at_step=2",
+        "trainer.val_every=2",
+        "trainer.checkpoint_every=2",
+        "trainer.keep_checkpoints=7",
+        "trainer.log_every=2",
+        "trainer.sample_every=2",
+        "trainer.sample_prompt=Once",
+        "trainer.sample_tokens=2",
+        "trainer.loss_spike=2",
+        "trainer.progress_bar=true",
+        "output_dir=elsewhere",
+        "resume=must",
+        "dry_run=true",
+        "eval_at_end=false",
+    ],
+)
+def test_how_a_run_is_carried_out_does_not_change_its_name(tiny: Compose, override: str) -> None:
+    assert identity.run_name(tiny(*override.split()).plain) == identity.run_name(tiny().plain)
 
 
 @pytest.mark.parametrize(
