@@ -74,7 +74,9 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
 
         monkeypatch.setattr(checkpoint_io, "_point_last_at", full)
     try:
-        with pytest.raises(MinillmError, match=r"step 10 could not be written .* last good checkpoint is step-\d+\.ckpt"):
+        with pytest.raises(
+            MinillmError, match=r"step 10 could not be written .* last good checkpoint is step-\d+\.ckpt"
+        ):
             write_checkpoint(tmp_path, state(10, values=100_000), keep=2)
     finally:
         if where == "the checkpoint":
@@ -115,7 +117,9 @@ PLAIN = (dict, list, tuple, str, int, float, bool, type(None), torch.Tensor)
 def strangers(value: Any, where: str = "") -> list[str]:
     """Where a nested value is not of exactly the plain types: subclasses need code to be read again."""
     found = [] if type(value) in PLAIN else [f"{where}: {type(value)}"]
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    children = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    )
     for key, child in children:
         found += strangers(child, f"{where}.{key}")
     return found

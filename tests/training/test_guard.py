@@ -29,7 +29,9 @@ def test_a_jump_above_the_running_mean_stops_the_run() -> None:
     guard = Guard(loss_spike=3.0)
     for step in range(50):
         guard.check(step, 2.0 + 0.5 * (step % 2), 1.0)
-    with pytest.raises(TrainingDiverged, match=r"loss jumped to 5\.400 at step 50, more than trainer.loss_spike=3 nats"):
+    with pytest.raises(
+        TrainingDiverged, match=r"loss jumped to 5\.400 at step 50, more than trainer.loss_spike=3 nats"
+    ):
         guard.check(50, 5.4, 1.0)
 
 
