@@ -144,8 +144,10 @@ class Decoder(nn.Module):
 
 def build_model(config: ModelConfig, seed: int = 0, device: torch.device | str | None = None) -> Decoder:
     """A Decoder with random weights; on ``device="meta"`` it has shapes only."""
-    with torch.device(device or "cpu"):
+    # Always built there: what torch's modules would draw is drawn again below, and would move its global generator.
+    with torch.device("meta"):
         model = Decoder(config)
     if str(device) != "meta":
+        model.to_empty(device=device or "cpu")
         model.reset_parameters(seed)
     return model
