@@ -68,7 +68,7 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig) -> Prepared:
     source = open_source(data)
     identity = _identity(source.fingerprint(), data, tokenizer)
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    cache = Path(data.cache_dir)
+    cache = Path(data.cache_dir).expanduser()
     folder = cache / fingerprint
     try:
         prepared = _open(folder, reused=True)

@@ -140,7 +140,7 @@ def open_source(data: DataConfig) -> Source:
 
     if data.source == "files":
         assert data.path is not None
-        return FilesSource(Path(data.path), data.text_field)
+        return FilesSource(Path(data.path).expanduser(), data.text_field)
     if data.source == "hub":
         assert data.hub_name is not None
         return HubSource(data.hub_name, data.hub_config, data.hub_split, data.text_field)

@@ -169,7 +169,7 @@ def load_from_config(config: TokenizerConfig) -> Tokenizer:
     """The tokenizer of tokenizer.source=file."""
     if config.path is None:
         raise ConfigError("tokenizer.path: missing. tokenizer=file needs the path of a tokenizer.json.")
-    return Tokenizer.load(config.path, config.bos_token)
+    return Tokenizer.load(Path(config.path).expanduser(), config.bos_token)
 
 
 def _special(raw: RawTokenizer) -> list[str]:

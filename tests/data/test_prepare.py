@@ -293,3 +293,12 @@ def test_settings_are_checked_before_anything_is_read(make_data: MakeData, tmp_p
     with pytest.raises(ConfigError, match=r"tokenizer\.vocab_size: 100"):
         prepare(make_data(path="nowhere"), TokenizerConfig("train", vocab_size=100))
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_tilde_is_the_home_folder(
+    texts: Path, make_data: MakeData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Tokenizer.train(["text"], 257).save(tmp_path / "tokenizer.json")
+    prepared = prepare(make_data(path="~/text", cache_dir="~/cache"), TokenizerConfig("file", path="~/tokenizer.json"))
+    assert prepared.folder.parent == tmp_path / "cache"
