@@ -98,7 +98,7 @@ def _fit(
     start = checkpoint["step"] if checkpoint is not None else 0
     strategy, plugins = make_strategy(cfg.trainer, launched="RANK" in os.environ)
     accelerator = _accelerator(cfg)
-    precision, decided = _decide(cfg, model, "cuda" if accelerator == "gpu" else "cpu", run_dir, checkpoint)
+    precision, decided = _decide(cfg, model, "cuda" if accelerator == "gpu" else "cpu", checkpoint)
     wandb_id = checkpoint["wandb_id"] if checkpoint is not None else None
     if rank == 0:
         unfinished = checkpoint is not None and checkpoint["unfinished"]
@@ -150,22 +150,23 @@ def _fit(
 
 
 def _decide(
-    cfg: Config, model: ModelConfig, device_type: str, run_dir: Path, checkpoint: dict[str, Any] | None
+    cfg: Config, model: ModelConfig, device_type: str, checkpoint: dict[str, Any] | None
 ) -> tuple[Precision, dict[str, Any]]:
-    """What `auto` stands for in this run. An earlier part of the run has decided for all later ones."""
+    """What `auto` stands for in this run, which its first part decides for all, and where its parts ran."""
     before = checkpoint["decided"] if checkpoint is not None else None
     precision = decide(cfg.trainer.precision, device_type, before["precision"] if before else None)
-    device = torch.cuda.get_device_name() if device_type == "cuda" else "cpu"
     backends = [
         choose(spec, cfg.data.seq_len, device_type) if model.backend == "auto" else model.backend
         for spec in model.layers
     ]
-    return precision, {
-        "precision": precision.name,
-        "backends": backends,
-        "device": device,
+    place = {
+        "device": torch.cuda.get_device_name() if device_type == "cuda" else "cpu",
         "torch": str(torch.__version__),
     }
+    for key, now in place.items() if before is not None else ():
+        parts = before[key].split(", then ")
+        place[key] = ", then ".join(parts if now in parts else [*parts, now])
+    return precision, {"precision": precision.name, "backends": backends, **place}
 
 
 def _go_back_to(step: int, run_dir: Path, decided: dict[str, Any]) -> None:

@@ -69,3 +69,16 @@ def test_the_decision_is_recorded_and_outlives_a_change_of_processor(
     assert state["step"] == 3
     assert state["decided"]["precision"] == "bf16"
     assert len(state["decided"]["backends"]) == 4
+
+
+def test_a_run_that_changed_its_machine_says_so(
+    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train(tmp_path, "trainer.stop_at_step=1")
+    first = torch.__version__
+    for stop_at, version in ((2, "99.1"), (3, "99.1")):
+        monkeypatch.setattr(torch, "__version__", version)
+        train(tmp_path, f"trainer.stop_at_step={stop_at}", resume_from=tmp_path / "checkpoints/last.ckpt")
+    decided = json.loads((tmp_path / "decided.json").read_text())
+    assert decided["torch"] == f"{first}, then 99.1"
+    assert decided["device"] == "cpu"
