@@ -81,7 +81,7 @@ def test_a_block_with_a_plan_equals_the_reference_whole_and_in_pieces(plan: str,
     expected = reference.logits(model, tokens)
     assert error(model(tokens), expected) < 1e-4
     cache = model.new_cache(1)
-    pieces = [model(piece, cache=cache) for piece in tokens.split([3, 1, 8, 1, 1, length(plan) - 14], dim=1)]
+    pieces = [model(piece, cache=cache) for piece in tokens.split([3, 1, 4, 1, 1, length(plan) - 10], dim=1)]
     assert error(torch.cat(pieces, dim=1), expected) < 1e-4
 
 
@@ -93,7 +93,7 @@ def test_packed_documents_and_padding_equal_the_reference(plan: str) -> None:
     model = make(plan, "standard")
     n = length(plan)
     tokens = ids(2, n)
-    documents = torch.tensor([[0] * 5 + [1] * 1 + [2] * (n - 6), [-1] * 4 + [7] * 8 + [7] * (n - 14) + [3] * 2])
+    documents = torch.tensor([[0] * 5 + [1] * 1 + [2] * (n - 6), [-1] * 3 + [7] * (n - 5) + [3] * 2])
     real = documents >= 0
     expected = reference.logits(model, tokens, documents)
     assert error(model(tokens, document_ids=documents)[real], expected[real]) < 1e-4
