@@ -163,9 +163,10 @@ def _decide(
         "device": torch.cuda.get_device_name() if device_type == "cuda" else "cpu",
         "torch": str(torch.__version__),
     }
-    for key, now in place.items() if before is not None else ():
-        parts = before[key].split(", then ")
-        place[key] = ", then ".join(parts if now in parts else [*parts, now])
+    if before is not None:
+        for key, now in place.items():
+            parts = before[key].split(", then ")
+            place[key] = ", then ".join(parts if now in parts else [*parts, now])
     return precision, {"precision": precision.name, "backends": backends, **place}
 
 

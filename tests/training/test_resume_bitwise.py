@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import signal
@@ -109,6 +110,21 @@ def in_the_middle_of_an_update(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "clip_gradients", lambda *a: die() if next(calls) == 11 else clip(*a))
 
 
+def half_way_through_the_file(patch: pytest.MonkeyPatch) -> None:
+    save, calls = torch.save, iter(range(1, 100))
+
+    def save_half(state: Any, file: Any) -> None:
+        if next(calls) < 3:
+            return save(state, file)
+        whole = io.BytesIO()
+        save(state, whole)
+        file.write(whole.getvalue()[: len(whole.getvalue()) // 2])
+        file.flush()
+        die()
+
+    patch.setattr(torch, "save", save_half)
+
+
 def at_the_third_file_operation(name: str) -> Callable[[pytest.MonkeyPatch], None]:
     """Step 15's checkpoint is the third to be written; each write makes two renames: the file, then last.ckpt."""
 
@@ -133,6 +149,7 @@ MOMENTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "between update and validation": lambda p: p.setattr(Validation, "act", dies_at_step(Validation.act, 10)),
     "between metrics line and sample": lambda p: p.setattr(Samples, "act", dies_at_step(Samples.act, 10)),
     "between validation and checkpoint": lambda p: p.setattr(Checkpoints, "act", dies_at_step(Checkpoints.act, 10)),
+    "half-way through the checkpoint's file": half_way_through_the_file,
     "while the checkpoint is flushed": at_the_third_file_operation("fsync"),
     "before the checkpoint gets its name": at_the_third_file_operation("replace"),
     "before last.ckpt points at it": at_the_third_file_operation("link"),
@@ -157,7 +174,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     done_before = len(timeless(tmp_path))
     resume_from = newest(tmp_path)
     assert (resume_from is None) == (moment == "before any checkpoint")
-    train(tmp_path, resume_from=resume_from)
+    # Step 15's file, which the kill may have cut short, is not written a second time.
+    train(tmp_path, "trainer.checkpoint_every=20", resume_from=resume_from)
     assert done_before < 20
     assert_same_run(timeless, tmp_path, straight)
     assert not list((tmp_path / "checkpoints").glob(".*")), "a half-written file was left"
