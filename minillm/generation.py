@@ -1,6 +1,6 @@
 """Decoding with the KV cache: prompts of any length in pieces of any size, batches of unequal prompts.
 
-    ids = generate(model, [[1, 5, 9], [1, 7]], max_new_tokens=20, temperature=0.8, top_p=0.95, seed=0)
+ids = generate(model, [[1, 5, 9], [1, 7]], max_new_tokens=20, temperature=0.8, top_p=0.95, seed=0)
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@ def tree() -> str:
     lines += [_line(f"{name}/", text) for name, text in FOLDERS.items()]
     package = ROOT / "minillm"
     lines.append(_line("minillm/", ""))
-    lines += [_line(f"  {path.name}", _summary(path)) for path in sorted(package.glob("*.py")) if path.stem != "__init__"]
+    lines += [
+        _line(f"  {path.name}", _summary(path)) for path in sorted(package.glob("*.py")) if path.stem != "__init__"
+    ]
     for folder in sorted(path.parent for path in package.glob("*/__init__.py")):
         if folder.name == "corpus":
             continue

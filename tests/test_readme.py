@@ -17,13 +17,26 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PLANS = (ROOT / "docs" / "layer-plans.md").read_text(encoding="utf-8")
 
-TOY = """
-size.hidden_size=32 size.intermediate_size=64 size.num_hidden_layers=8 size.num_attention_heads=2
-size.num_key_value_heads=1 size.head_dim=16 size.seq_len=32 size.window=4 data.batch_size=4 tokenizer.vocab_size=400
-trainer.max_steps=4 trainer.val_every=2 trainer.val_batches=2 trainer.checkpoint_every=2 trainer.sample_every=4
-trainer.sample_tokens=4 schedule.warmup_steps=1
-""".split()
-TOY_EVAL = "suite.length_perplexity.max_documents=2 suite.cost.seconds=0.1".split()
+TOY = [
+    "size.hidden_size=32",
+    "size.intermediate_size=64",
+    "size.num_hidden_layers=8",
+    "size.num_attention_heads=2",
+    "size.num_key_value_heads=1",
+    "size.head_dim=16",
+    "size.seq_len=32",
+    "size.window=4",
+    "data.batch_size=4",
+    "tokenizer.vocab_size=400",
+    "trainer.max_steps=4",
+    "trainer.val_every=2",
+    "trainer.val_batches=2",
+    "trainer.checkpoint_every=2",
+    "trainer.sample_every=4",
+    "trainer.sample_tokens=4",
+    "schedule.warmup_steps=1",
+]
+TOY_EVAL = ["suite.length_perplexity.max_documents=2", "suite.cost.seconds=0.1"]
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -54,7 +67,7 @@ def test_every_make_target_of_the_readme_exists() -> None:
 
 
 def test_the_tree_is_the_one_that_the_files_make() -> None:
-    assert README == with_tree(README), "run: python -m tests.readme_tree"
+    assert with_tree(README) == README, "run: python -m tests.readme_tree"
 
 
 def test_every_arm_block_and_size_of_the_readme_is_shipped() -> None:

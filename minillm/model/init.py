@@ -42,7 +42,7 @@ def init_weights(model: nn.Module, config: ModelConfig, seed: int) -> None:
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(_seed(module_name, seed))
-                module.reset_parameters()  # type: ignore[operator]
+                module.reset_parameters()
 
 
 def _seed(name: str, seed: int) -> int:

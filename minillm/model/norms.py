@@ -24,9 +24,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(width)) if weight else None
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        weight = self.weight
-        if weight is not None:
-            weight = weight.float() + 1 if self.unit_offset else weight.float()
+        weight: Tensor | None = None
+        if self.weight is not None:
+            weight = self.weight.float() + 1 if self.unit_offset else self.weight.float()
         return F.rms_norm(x.float(), x.shape[-1:], weight, self.eps).to(x.dtype)
 
     def reset_parameters(self) -> None:

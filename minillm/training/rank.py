@@ -50,11 +50,10 @@ def main(argv: list[str]) -> int:
         _write_to(run_dir / "logs" / f"rank-{rank}.log")
 
     # Imported here: these take seconds, in which the parent may already have gone.
-    from minillm.training.worker import train_rank
-
     from minillm.config.parse import parse_config
     from minillm.errors import Interrupted, MinillmError
     from minillm.training.run_folder import read_yaml
+    from minillm.training.worker import train_rank
 
     def report(**facts: Any) -> None:
         text = json.dumps({"rank": rank, "time": time.time(), **facts})
