@@ -5,6 +5,7 @@ ids = generate(model, [[1, 5, 9], [1, 7]], max_new_tokens=20, temperature=0.8, t
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import torch
@@ -111,8 +112,9 @@ def pick(
     # Relative to the best first: a tiny temperature then gives 0 and -inf, never NaN.
     scaled = (logits - logits.gather(1, best[:, None])).double() / temperature
     if top_k and top_k < logits.shape[-1]:
-        floor = scaled.topk(top_k, dim=-1).values[:, -1:]
-        scaled = scaled.masked_fill(scaled < floor, float("-inf"))
+        # By place and not by value: of equal logits no more than top_k are kept.
+        kept = scaled.topk(top_k, dim=-1)
+        scaled = torch.full_like(scaled, float("-inf")).scatter(1, kept.indices, kept.values)
     probs = torch.softmax(scaled, dim=-1)
     if top_p is not None and top_p < 1:
         ordered, order = probs.sort(dim=-1, descending=True)
@@ -126,7 +128,8 @@ def pick(
 def _generator(seed: int | None, row: int, device: torch.device) -> torch.Generator | None:
     if seed is None:
         return None
-    return torch.Generator(device=device).manual_seed((seed << 20) + row)
+    # 32 bits, well mixed: torch's CPU generator drops what is above them.
+    return torch.Generator(device=device).manual_seed(zlib.crc32(f"{seed}:{row}".encode()))
 
 
 def _check(
