@@ -5,6 +5,8 @@ print(describe(cfg))          # python train.py dry_run=true ...
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from minillm.config.schema import Config, ModelConfig
 from minillm.config.table import layer_table
 from minillm.model.cost import cost, kv_bytes, training_memory_bytes
@@ -14,7 +16,7 @@ MULTIPLES = (1, 2, 4, 8, 16)
 """Lengths at which the cache is priced, in training lengths."""
 
 
-def describe(cfg: Config) -> str:
+def describe(cfg: Config, sweep_dir: Path | None = None) -> str:
     """The text of ``dry_run=true``. The vocabulary counts as asked: the tokenizer may turn out smaller."""
     model, seq_len, trainer = cfg.model, cfg.data.seq_len, cfg.trainer
     total = cost(model, seq_len)
@@ -35,7 +37,7 @@ def describe(cfg: Config) -> str:
         *(f"  {seq_len * k:>8} tokens  {size(cache(model, seq_len * k)):>10}" for k in MULTIPLES),
         f"memory          {size(memory(cfg))} per process (estimate: weights, gradients, AdamW, activations of "
         f"{update // (ranks * trainer.accumulate)} tokens; PyTorch itself comes on top)",
-        f"run folder      {identity.run_path(cfg.plain)}",
+        f"run folder      {identity.run_path(cfg.plain, sweep_dir)}",
     ]
     return "\n".join(lines)
 

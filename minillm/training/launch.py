@@ -176,7 +176,8 @@ def _own_environment(devices: int) -> Iterator[None]:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
     if devices > 1 and "OMP_NUM_THREADS" not in os.environ:
         # Each rank would take all cores otherwise, and they would fight for them.
-        os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // devices))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        os.environ["OMP_NUM_THREADS"] = str(max(1, cores // devices))
     logger.setLevel(logging.CRITICAL)  # what it would say of failed ranks, we say shorter
     try:
         yield

@@ -75,7 +75,7 @@ def main() -> None:
     try:
         program()
     except Interrupted as stop:
-        _exit(f"Run {stop}; its checkpoint is written, and the same command goes on from there.", stop.exit_code)
+        _exit(f"Run {stop}. The same command goes on from its last checkpoint.", stop.exit_code)
     except KeyboardInterrupt:
         _exit("Interrupted.", 130)
     except Exception as error:

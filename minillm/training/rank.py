@@ -48,6 +48,8 @@ def main(argv: list[str]) -> int:
     rank = int(os.environ["RANK"])
     if rank > 0:
         _write_to(run_dir / "logs" / f"rank-{rank}.log")
+    if os.environ["WORLD_SIZE"] == "1":
+        _forget_the_launcher()
 
     # Imported here: these take seconds, in which the parent may already have gone.
     from minillm.config.parse import parse_config
@@ -85,6 +87,12 @@ def _write_to(path: Path) -> None:
         stream.flush()
         os.dup2(log, stream.fileno())
     os.close(log)
+
+
+def _forget_the_launcher() -> None:
+    """A process on its own, as the jobs of a sweep are, needs no process group: it trains as a single run does."""
+    for name in [n for n in os.environ if n.startswith("TORCHELASTIC_")] + ["RANK", "LOCAL_RANK", "WORLD_SIZE"]:
+        os.environ.pop(name, None)
 
 
 if __name__ == "__main__":

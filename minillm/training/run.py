@@ -47,7 +47,7 @@ def train(plain: Mapping[str, Any], overrides: Sequence[str] = (), sweep_dir: Pa
     """
     cfg = parse_config(plain)
     if cfg.dry_run:
-        say(dry_run.describe(cfg))
+        say(dry_run.describe(cfg, sweep_dir))
         return None
     ranks = launch.started_ranks()
     launch.check(cfg, ranks, in_sweep=sweep_dir is not None)

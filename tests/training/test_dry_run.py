@@ -56,7 +56,8 @@ def test_it_names_every_layer_every_cost_and_the_folder(tiny: Compose) -> None:
     assert dry_run.count(cost(cfg.model, 32).flops_per_token) in text
     for multiple in (1, 2, 4, 8, 16):
         assert f"{32 * multiple} tokens  " in text
-    assert identity.run_name(cfg.plain) in text
+    assert f"outputs/{identity.run_name(cfg.plain)}" in text
+    assert f"sweeps/{identity.run_name(cfg.plain)}" in dry_run.describe(cfg, Path("sweeps"))
 
 
 def test_warnings_stand_in_it(tiny: Compose) -> None:

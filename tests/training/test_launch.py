@@ -159,7 +159,7 @@ def test_sigterm_saves_and_sigkill_leaves_no_rank_alive(
     program.send_signal(signal.SIGTERM)
     out, _ = program.communicate(timeout=60)
     assert program.returncode == 143, out
-    assert "Run stopped by SIGTERM; its checkpoint is written" in out
+    assert "Run stopped by SIGTERM. The same command goes on" in out
     assert "Traceback" not in out
     assert processes_of(folder) == []
     saved = RunFolder(folder).newest_checkpoint()

@@ -256,7 +256,7 @@ def test_an_interrupted_run_ends_with_the_code_of_its_signal(
     monkeypatch.setattr("minillm.training.worker.train_rank", interrupted)
     ended = run("run_dir=x")
     assert ended.code == code
-    assert "goes on from there" in ended.err
+    assert "goes on from its last checkpoint" in ended.err
     with RunFolder(tmp_path / "x").lock():
         pass
 
