@@ -3,7 +3,7 @@
 Training speed is forward and backward (no optimiser: it does the same for every layer plan) over the same number of
 tokens at every length. Decoding goes token by token, one sequence, with a cache that already holds the length. Bytes
 of the cache are counted in the cache itself and set beside the formula that the layer table uses. Times are medians
-over repeats; `low` and `high` are the slowest and the fastest of them.
+over repeats; `low` and `high` are their quartiles, which a busy moment of the machine does not move.
 
     rows = measure(model, train_length=256, settings=CostSettings())
 """
@@ -124,9 +124,9 @@ def _decode_one(model: Decoder, cache: Any, ids: torch.Tensor, device: torch.dev
 
 
 def _time(step: Callable[[], None], seconds: float, device: torch.device | str) -> list[float]:
-    """Durations of repeated steps, until their sum reaches `seconds`, two at least."""
+    """Durations of repeated steps, until their sum reaches `seconds`, three at least."""
     times: list[float] = []
-    while len(times) < 2 or sum(times) < seconds:
+    while len(times) < 3 or sum(times) < seconds:
         _synchronise(device)
         start = time.perf_counter()
         step()
@@ -154,6 +154,7 @@ def _row(
 ) -> Row:
     """A row of the median of `values`; a single value has no interval."""
     many = values is not None and len(values) > 1
+    quartiles = statistics.quantiles(values, n=4, method="inclusive") if many and values else None
     return {
         "metric": metric,
         "length": length,
@@ -161,7 +162,7 @@ def _row(
         "kind": kind,
         "value": statistics.median(values) if values else None,
         "n": len(values) if values else 0,
-        "low": min(values) if many and values else None,
-        "high": max(values) if many and values else None,
+        "low": quartiles[0] if quartiles else None,
+        "high": quartiles[2] if quartiles else None,
         "note": note,
     }

@@ -40,7 +40,7 @@ class CostSettings:
 
     lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
     seconds: float = 1.0
-    """Each timing repeats until so much time has passed, twice at least."""
+    """Each timing repeats until so much time has passed, three times at least."""
     train_tokens: int | None = None
     """Tokens in one training step, at every length alike; null is the longest length."""
     decode_tokens: int = 32

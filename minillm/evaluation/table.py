@@ -51,4 +51,5 @@ def _value(row: Mapping[str, Any] | None, signed: bool = False) -> str:
         return "-"
     if row["value"] is None:
         return "not defined" if row["note"] == "not defined" else "no documents"
-    return f"{row['value']:+.3f}" if signed else f"{row['value']:.3f}"
+    value = round(row["value"], 3) + 0.0  # what rounds to nothing has no minus
+    return f"{value:+.3f}" if signed else f"{value:.3f}"

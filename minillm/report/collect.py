@@ -132,9 +132,14 @@ def _subject(evaluation: Evaluation, label: str, variant: str) -> Subject:
         variant=variant,
         evaluation=evaluation,
         metrics=[m for m in metrics if m.get("step", 0) <= evaluation.step],
-        commands=list(dict.fromkeys(str(s["command"]) for s in starts if s.get("command"))),
+        commands=list(dict.fromkeys(_command(str(s["command"])) for s in starts if s.get("command"))),
         data=next((str(s["data"]) for s in reversed(starts) if s.get("data")), None),
     )
+
+
+def _command(line: str) -> str:
+    """What was run, so that it can be run again: a script needs its interpreter in front."""
+    return f"python {line}" if line.partition(" ")[0].endswith(".py") else line
 
 
 def _json_lines(path: Path) -> list[Row]:

@@ -301,7 +301,7 @@ FIGURES: dict[str, tuple[Callable[[Sequence[Subject]], Any], str]] = {
     ),
     "cost.png": (
         _cost,
-        "Speed and memory by length. Bands: slowest and fastest of the repeats. KV cache: points are measured, lines "
+        "Speed and memory by length. Bands: quartiles of the repeats. KV cache: points are measured, lines "
         "are the formula of the layer plan.",
     ),
 }

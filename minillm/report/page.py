@@ -31,7 +31,8 @@ table.data td:first-child { font-weight: 600; }
 figure { margin: 1.3rem 0; } figure img { max-width: 100%; height: auto; } figcaption { max-width: 52rem; }
 .note { background: #fff6e0; border-left: 4px solid #d99a1c; padding: .55rem .9rem; margin: 1rem 0; }
 .note p { margin: .2rem 0; }
-pre { background: var(--wash); border: 1px solid var(--line); padding: .8rem 1rem; overflow-x: auto; font-size: .8rem; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--wash); border: 1px solid var(--line);
+      padding: .8rem 1rem; font-size: .8rem; }
 table.strip { border-collapse: separate; border-spacing: 2px 5px; font-size: .74rem; }
 table.strip th { text-align: right; padding-right: .6rem; font-size: .86rem; white-space: nowrap; }
 table.strip td { min-width: 1.7rem; height: 1.5rem; text-align: center; border-radius: 3px; color: #fff;

@@ -195,7 +195,7 @@ def speeds(subjects: Sequence[Subject], metric: str) -> Table | None:
         subjects,
         lambda s, length: wording.speed(s.row("cost", metric, length)),
         any(s.rows("cost", metric) for s in subjects),
-        f"{SPEED_NAMES[metric]}. Tokens per second, median [slowest, fastest repeat], on {'; '.join(machines)}.",
+        f"{SPEED_NAMES[metric]}. Tokens per second, median [quartiles of the repeats], on {'; '.join(machines)}.",
         suite="cost",
     )
 

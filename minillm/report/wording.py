@@ -12,11 +12,16 @@ def loss(row: Mapping[str, Any] | None, signed: bool = False, interval: bool = T
         return "–"  # noqa: RUF001
     if row["value"] is None:
         return "not defined" if row.get("note") == "not defined" else "not measured"
-    text = f"{row['value']:+.3f}" if signed else f"{row['value']:.3f}"
+    sign = "+" if signed else ""
+    text = _fixed(row["value"], sign)
     if interval and row["low"] is not None:
-        sign = "+" if signed else ""
-        text += f" [{row['low']:{sign}.3f}, {row['high']:{sign}.3f}]"
+        text += f" [{_fixed(row['low'], sign)}, {_fixed(row['high'], sign)}]"
     return minus(text)
+
+
+def _fixed(value: float, sign: str) -> str:
+    """Three decimals; what rounds to nothing has no minus."""
+    return f"{round(value, 3) + 0.0:{sign}.3f}"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -25,7 +30,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def speed(row: Mapping[str, Any] | None) -> str:
-    """Tokens per second with the slowest and fastest repeat."""
+    """Tokens per second with the quartiles of the repeats."""
     if row is None or row["value"] is None:
         return loss(row)
     if row["low"] is None:

@@ -42,9 +42,9 @@ def test_windowed_layers_stop_growing_and_full_ones_do_not(tiny_overrides: list[
     assert window[128] == window[32]
 
 
-def test_speeds_are_medians_with_their_slowest_and_fastest_repeat(tiny_overrides: list[str]) -> None:
+def test_speeds_are_medians_with_the_quartiles_of_their_repeats(tiny_overrides: list[str]) -> None:
     rows = measure(tiny(tiny_overrides, "rope"), T, SETTINGS)
-    for metric, n in (("train_tokens_per_second", 2), ("decode_tokens_per_second", 4)):
+    for metric, n in (("train_tokens_per_second", 3), ("decode_tokens_per_second", 4)):
         found = [r for r in rows if r["metric"] == metric]
         assert [r["length"] for r in found] == [32, 64, 128]
         for row in found:
