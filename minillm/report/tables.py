@@ -83,6 +83,9 @@ def headline(subjects: Sequence[Subject]) -> Table:
         rows.append(cells)
     lengths = sorted({r["multiple"] for s in subjects for r in _cost_multiples(s)})
     at = f"{lengths[-1]:g}x" if lengths else "the longest length"
+    # A column of dashes is of a suite that was not asked for.
+    kept = [i for i in range(len(header)) if i == 0 or any(row[i] != wording.NOTHING for row in rows)]
+    header, rows = [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
     return Table(
         header,
         rows,
@@ -118,7 +121,7 @@ def training(subjects: Sequence[Subject]) -> Table | None:
                 wording.number(s.last("final/loss", "val/loss")),
                 wording.number(s.last("final/bits_per_byte", "val/bits_per_byte")),
                 wording.number(seconds[-1] / 60 if seconds else None, 1),
-                f"{speeds[len(speeds) // 2]:,.0f}" if speeds else "–",  # noqa: RUF001
+                f"{speeds[len(speeds) // 2]:,.0f}" if speeds else wording.NOTHING,
             ]
         )
     header = ["run", "steps", "training loss", "held-out loss", "bits per byte", "minutes", "tokens/s"]

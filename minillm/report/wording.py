@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+NOTHING = "–"  # noqa: RUF001
+"""In a cell of which nothing was measured."""
+
 
 def loss(row: Mapping[str, Any] | None, signed: bool = False, interval: bool = True) -> str:
     """``3.214 [3.102, 3.330]``, ``+0.021 [-0.004, 0.047]``, ``not defined``, or a dash where nothing was measured."""
     if row is None:
-        return "–"  # noqa: RUF001
+        return NOTHING
     if row["value"] is None:
         return "not defined" if row.get("note") == "not defined" else "not measured"
     sign = "+" if signed else ""
@@ -26,7 +29,7 @@ def _fixed(value: float, sign: str) -> str:
 
 def number(value: float | None, digits: int = 3) -> str:
     """`value` with `digits` decimals, or a dash."""
-    return "–" if value is None else minus(f"{value:.{digits}f}")  # noqa: RUF001
+    return NOTHING if value is None else minus(f"{value:.{digits}f}")
 
 
 def speed(row: Mapping[str, Any] | None) -> str:
