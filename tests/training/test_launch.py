@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from minillm.config.schema import Config
+from minillm.data import prepare
 from minillm.errors import ConfigError, Interrupted, MinillmError
 from minillm.training import launch, run
 from minillm.training.launch import RankError, Ranks
@@ -93,6 +94,7 @@ def test_two_processes_train_as_one_and_leave_nothing_in_this_one(
     tiny: Compose, tmp_path: Path, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    prepare(tiny().data, tiny().tokenizer)  # the libraries that it imports set variables of their own
     before = dict(os.environ), [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     wandb = ("logger=wandb", "logger.mode=offline", "trainer.max_steps=4")
     returned = run.train(tiny("run_dir=two", *TWO, *wandb).plain)

@@ -49,6 +49,7 @@ def folders(sweep_dir: Path) -> list[RunFolder]:
 
 @pytest.mark.bug("B082")
 @pytest.mark.bug("B086")
+@pytest.mark.timeout(400)
 def test_two_arms_and_two_seeds_give_exactly_four_complete_folders(sweep: Sweeping, tmp_path: Path) -> None:
     code, err = sweep("model=rope,rnope_swa", "seed=1,2")
     assert code == 0, err
