@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from minillm.config.schema import ModelConfig
 from minillm.errors import MinillmError
 from minillm.training import identity
 from minillm.training.identity import Change
@@ -108,4 +109,26 @@ def check_data(folder: RunFolder, fingerprint: str, mode: Mode) -> None:
             f"The data have changed since the run in {folder.path} began (fingerprint {before}, now {fingerprint}): "
             "its settings are the same, but the text or the tokenizer file is not. Give another name= or run_dir= for "
             "a new run, or resume=force to go on with the new data."
+        )
+
+
+def check_weights(checkpoint: Path, model: ModelConfig) -> None:
+    """Refuse a forced change that leaves the weights no place to go: another width, depth, vocabulary, ...
+
+    Raises:
+        MinillmError: a weight is missing, unknown, or has another shape in the model that is asked for.
+    """
+    import torch
+
+    from minillm.model.decoder import build_model
+
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
+    saved = {name: list(weight.shape) for name, weight in state.items()}
+    asked = {name: list(weight.shape) for name, weight in build_model(model, device="meta").state_dict().items()}
+    unlike = [Change(n, saved.get(n), asked.get(n)) for n in sorted(saved.keys() | asked.keys())]
+    unlike = [change for change in unlike if change.saved != change.asked]
+    if unlike:
+        raise MinillmError(
+            f"resume=force cannot go on from {checkpoint}: {len(unlike)} weights have no or another place in the model "
+            f"asked for, such as (shapes, saved -> asked) {'; '.join(map(str, unlike[:3]))}. Start a new run for it."
         )

@@ -75,10 +75,12 @@ def _lead(cfg: Config, folder: RunFolder, overrides: Sequence[str], in_sweep: bo
             tell(done=True)
             return _nothing_to_do(cfg, folder, decision)
         prepared = prepared or _prepare(cfg)
-        data = prepared.folder.name  # the fingerprint of text, tokenizer and rules
-        if decision.action == "resume":
-            resume.check_data(folder, data, cfg.resume)
         real = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=prepared.tokenizer.vocab_size))
+        data = prepared.folder.name  # the fingerprint of text, tokenizer and rules
+        if decision.checkpoint is not None:
+            resume.check_data(folder, data, cfg.resume)
+            if cfg.resume == "force":
+                resume.check_weights(decision.checkpoint, real.model)
         folder.error.unlink(missing_ok=True)
         folder.write(real, prepared.tokenizer)
         folder.note_start(

@@ -132,6 +132,8 @@ def test_another_model_in_the_folder_is_refused_and_nothing_changes(run: Run, tm
     before = {p: p.read_bytes() for p in (tmp_path / "mine").rglob("*") if p.is_file() and p.name != ".lock"}
     refused(run("run_dir=mine", "model=rope"), "mine holds another run", "model.layers.kinds", "resume=force")
     refused(run("run_dir=mine", "resume=never"), "already holds a run")
+    wider = run("run_dir=mine", "resume=force", "size.hidden_size=32")
+    refused(wider, "resume=force cannot go on", "embed_tokens.weight: [300, 16] -> [300, 32]")
     refused(run("run_dir=yours", "resume=must"), "no run in yours")
     assert {p: p.read_bytes() for p in (tmp_path / "mine").rglob("*") if p.is_file() and p.name != ".lock"} == before
     assert not (tmp_path / "yours").exists()
