@@ -33,6 +33,9 @@ from minillm.evaluation.windows import (
 
 Row = dict[str, Any]
 NOT_DEFINED = "not defined"
+"""The model has no meaning at that length: its table of positions ends before."""
+NOT_FINITE = "not finite"
+"""The model's losses overflow, or its weights are not numbers."""
 START_MARKER = (
     "The start marker (bos) is the first token of each document and stands nowhere else. A window that begins inside a "
     "document begins with its text, as in training; same_target windows all begin inside."
@@ -144,10 +147,10 @@ def _length_rows(protocol: str, plan: Plan, nlls: NLLs) -> list[Row]:
             if protocol == "same_target":
                 changes.append(_row("nll_change", protocol, length, plan, note=NOT_DEFINED))
             continue
-        rows.append(_row("nll", protocol, length, plan, token_mean(sums, counts), sums, counts))
+        rows.append(_measured("nll", protocol, length, plan, sums, counts))
         if protocol == "same_target":
             base = base or (sums, counts)
-            changes.append(_row("nll_change", protocol, length, plan, paired_difference(sums, counts, *base)))
+            changes.append(_measured("nll_change", protocol, length, plan, sums, counts, base))
     return rows + changes
 
 
@@ -172,7 +175,7 @@ def _position_rows(plan: Plan, nlls: NLLs) -> list[Row]:
             assert nll is not None
             sums.append(float(nll[low - 1 : high].sum(dtype=np.float64)))
             counts.append(high - low + 1)
-        rows.append(_row("nll", "position", high, plan, token_mean(sums, counts), sums, counts, bin=label))
+        rows.append(_measured("nll", "position", high, plan, sums, counts, bin=label))
     return rows
 
 
@@ -190,6 +193,24 @@ def _totals(documents: list[list[Scored]], nlls: NLLs) -> tuple[list[float], lis
         sums.append(total)
         counts.append(count)
     return sums, counts, True
+
+
+def _measured(
+    metric: str,
+    protocol: str,
+    length: int,
+    plan: Plan,
+    sums: list[float],
+    counts: list[int],
+    base: tuple[list[float], list[int]] | None = None,
+    bin: str | None = None,
+) -> Row:
+    """The row of a mean, or against `base` of a paired difference of means."""
+    if not np.isfinite([*sums, *(base[0] if base else [])]).all():
+        return _row(metric, protocol, length, plan, bin=bin, note=NOT_FINITE)
+    if base is not None:
+        return _row(metric, protocol, length, plan, paired_difference(sums, counts, *base), bin=bin)
+    return _row(metric, protocol, length, plan, token_mean(sums, counts), sums, counts, bin=bin)
 
 
 def _row(

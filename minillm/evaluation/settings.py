@@ -21,6 +21,7 @@ class LengthPerplexitySettings:
 
     protocols: tuple[ProtocolName, ...] = ("position", "same_target", "non_overlapping", "strided")
     lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Rising, from 1: changes are against the training length."""
     targets: int | None = None
     """same_target: how many last tokens are scored; null is half the training length."""
     stride: int | None = None
@@ -114,6 +115,11 @@ def check(config: EvalConfig) -> None:
             raise ConfigError(
                 f"suite.{where}.lengths = {list(lengths)}: must be rising multiples of the training length, from 1."
             )
+    if perplexity.lengths[0] != 1:
+        raise ConfigError(
+            f"suite.length_perplexity.lengths = {list(perplexity.lengths)}: must begin with 1, the training length, "
+            "against which changes are measured."
+        )
     if not perplexity.protocols or len(set(perplexity.protocols)) != len(perplexity.protocols):
         raise ConfigError(f"suite.length_perplexity.protocols = {list(perplexity.protocols)}: each once, at least one.")
     at_least_one = {

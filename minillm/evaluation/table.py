@@ -50,6 +50,6 @@ def _value(row: Mapping[str, Any] | None, signed: bool = False) -> str:
     if row is None:
         return "-"
     if row["value"] is None:
-        return "not defined" if row["note"] == "not defined" else "no documents"
+        return row["note"] if row["note"] in ("not defined", "not finite") else "no documents"
     value = round(row["value"], 3) + 0.0  # what rounds to nothing has no minus
     return f"{value:+.3f}" if signed else f"{value:.3f}"

@@ -188,7 +188,8 @@ def by_position(subjects: Sequence[Subject]) -> Table | None:
 
 
 def _positions(subject: Subject) -> list[Row]:
-    return subject.rows(PERPLEXITY, "nll", protocol="position")
+    """Rows that have a bin: a length that too few documents reach has none."""
+    return [r for r in subject.rows(PERPLEXITY, "nll", protocol="position") if r["bin"] is not None]
 
 
 def speeds(subjects: Sequence[Subject], metric: str) -> Table | None:

@@ -10,11 +10,11 @@ NOTHING = "–"  # noqa: RUF001
 
 
 def loss(row: Mapping[str, Any] | None, signed: bool = False, interval: bool = True) -> str:
-    """``3.214 [3.102, 3.330]``, ``+0.021 [-0.004, 0.047]``, ``not defined``, or a dash where nothing was measured."""
+    """``3.214 [3.102, 3.330]``, ``+0.021 [-0.004, +0.047]``; the note of a row without value; a dash for no row."""
     if row is None:
         return NOTHING
     if row["value"] is None:
-        return "not defined" if row.get("note") == "not defined" else "not measured"
+        return row["note"] if row.get("note") in ("not defined", "not finite") else "not measured"
     sign = "+" if signed else ""
     text = _fixed(row["value"], sign)
     if interval and row["low"] is not None:

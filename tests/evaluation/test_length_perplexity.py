@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 from typing import Any
 
@@ -237,6 +238,24 @@ def test_an_undefined_position_is_no_error_of_the_suite(make_documents: Any) -> 
 
     rows = measure(Nowhere(), make_documents(SIZES), T, SETTINGS)
     assert all(r["value"] is None and r["note"] == "not defined" for r in rows)
+
+
+def test_losses_that_are_no_numbers_are_said_and_spoil_no_other_row(blind: Any, make_documents: Any) -> None:
+    class Overflows:
+        def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
+            logits = blind.hidden(tokens)
+            return logits * float("nan") if tokens.shape[1] > 16 else logits
+
+        def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden
+
+    rows = measure(Overflows(), make_documents(SIZES), T, SETTINGS)
+    for protocol in PROTOCOLS:
+        assert pick(rows, protocol)[16]["value"] is not None
+        assert {pick(rows, protocol)[n]["note"] for n in (32, 64)} == {"not finite"}
+    assert pick(rows, "same_target", "nll_change")[64]["note"] == "not finite"
+    assert {r["note"] for r in pick(rows, "position").values()} == {"not finite"}
+    assert "NaN" not in json.dumps(rows)
 
 
 @pytest.mark.parametrize("name", ["targets", "stride"])

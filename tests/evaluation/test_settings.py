@@ -41,6 +41,7 @@ def test_a_path_may_hold_any_character_when_it_is_not_typed_at_a_shell() -> None
         (["runs=a", "suite.cost.second=1"], "suite.cost.second: unknown key. Did you mean"),
         (["runs=a", "suite.cost.lengths=[2,1]"], "suite.cost.lengths = [2, 1]: must be rising"),
         (["runs=a", "suite.length_perplexity.lengths=[0,1]"], "must be rising multiples"),
+        (["runs=a", "suite.length_perplexity.lengths=[2,4]"], "must begin with 1"),
         (["runs=a", "suite.length_perplexity.lengths=[1.5]"], "expected a whole number"),
         (["runs=a", "suite.length_perplexity.protocols=[sliding]"], "'sliding' is not allowed"),
         (["runs=a", "suite.length_perplexity.protocols=[strided,strided]"], "each once"),

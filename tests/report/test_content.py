@@ -86,6 +86,20 @@ def test_positions_are_lines_and_runs_are_columns(make_evaluation: Make) -> None
     assert [row[0] for row in table.rows] == ["1-256", "2-512", "4-1024", "8-2048", "16-4096"]
 
 
+def test_a_run_whose_documents_are_too_short_for_a_length_stands_beside_one_that_was_measured(
+    make_evaluation: Make,
+) -> None:
+    short = make_evaluation("model=nope", name="b")
+    for row in short.results["length_perplexity"]["rows"]:
+        if row["multiple"] == 16:
+            row |= {"value": None, "note": "not measured: too few documents longer than 4096 tokens", "bin": None}
+    subjects = collect([make_evaluation("model=rope", name="a"), short])
+    assert cells(tables.by_length(subjects, "strided"))["nope"]["16x (4096)"] == "not measured"
+    assert cells(tables.by_position(subjects))["16-4096"]["nope"] == "–"  # noqa: RUF001
+    items = [item for b in content.compose(subjects, {}, "x").blocks if isinstance(b, Bullets) for item in b.items]
+    assert "nope: not measured at 4096 tokens, as fewer than 2 documents are longer." in items
+
+
 def test_lengths_are_multiples_where_training_lengths_differ(make_evaluation: Make) -> None:
     subjects = collect(
         [make_evaluation("model=rope", name="a"), make_evaluation("model=nope", "data.seq_len=128", name="b")]
