@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,21 @@ OFFLINE = (
 
 
 def records(run_dir: Path) -> list[Any]:
-    """Everything in the run's wandb file: protocol buffers in LevelDB's log format, after a header of 7 bytes."""
+    """Everything in the run's wandb file, whose last records its service writes after `finish` has returned."""
+    (path,) = (run_dir / "wandb").glob("offline-run-*/*.wandb")
+    for _ in range(100):
+        found = parse(path.read_bytes())
+        if any(record.WhichOneof("record_type") == "exit" for record in found):
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"{path} has no exit record")
+
+
+def parse(data: bytes) -> list[Any]:
+    """Protocol buffers in LevelDB's log format, after a header of 7 bytes."""
     from wandb.proto import wandb_internal_pb2
 
-    (path,) = (run_dir / "wandb").glob("offline-run-*/*.wandb")
-    data, at, found, pieces = path.read_bytes(), 7, [], b""
+    at, found, pieces = 7, [], b""
     while at + 7 <= len(data):
         left_in_block = 32768 - at % 32768
         if left_in_block < 7:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -243,3 +244,22 @@ def test_a_signal_during_validation_is_not_kept_waiting_and_loses_no_point(
     monkeypatch.setattr(TrainingModule, "loss_sum", loss_sum)
     assert train(tmp_path, resume_from=newest(tmp_path))["step"] == 20
     assert_same_run(timeless, tmp_path, straight)
+
+
+def test_random_draws_go_on_after_a_resume(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in the model draws from the global generators today; dropout would."""
+    loss_sum = TrainingModule.loss_sum
+    drawn: list[tuple[float, float]] = []
+
+    def noisy(training: TrainingModule, *batch: torch.Tensor) -> torch.Tensor:
+        drawn.append((torch.rand(()).item(), random.random()))
+        return loss_sum(training, *batch)
+
+    monkeypatch.setattr(TrainingModule, "loss_sum", noisy)
+    train(tmp_path / "straight", "trainer.max_steps=4", "trainer.val_every=9", "trainer.stop_at_step=3")
+    straight, drawn = drawn, []
+    plan = ("trainer.max_steps=4", "trainer.val_every=9")
+    train(tmp_path / "parts", *plan, "trainer.stop_at_step=2")
+    train(tmp_path / "parts", *plan, "trainer.stop_at_step=3", resume_from=newest(tmp_path / "parts"))
+    assert drawn == straight
+    assert len(set(straight)) == 3
