@@ -36,7 +36,7 @@ train: $(STAMP) ## the main job: train RNoPE-SWA on the embedded corpus and meas
 
 compare: $(STAMP) ## train six arms on equal terms, evaluate all, write one report (about an hour)
 	$(PY) train.py -m model=$(COMPARE_MODELS) hydra.sweep.dir=$(COMPARE_DIR) $(ARGS)
-	$(PY) eval.py 'runs=[$(COMPARE_DIR)/*-s*]' out=$(COMPARE_DIR)/report
+	$(PY) eval.py 'runs=[$(COMPARE_DIR)/rope-*,$(COMPARE_DIR)/*-s*]' out=$(COMPARE_DIR)/report
 
 test: $(STAMP) ## the tests, all but the slow ones (ARGS="-m slow", ARGS=tests/attention, ...)
 	$(PY) -m pytest -m "not slow" --session-timeout=$(TEST_SECONDS) $(ARGS)
