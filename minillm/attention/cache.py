@@ -6,7 +6,8 @@
     cache.advance(tokens)                                          # after the last layer, once per forward
 
 A ring is in slot order (index modulo reach), not in the order of the text: masks and biases read `keys`, which is in
-the same order. No gradient flows into what is cached.
+the same order. No gradient flows into what is cached. Unequal prompts are padded on the left: padding between a prompt
+and its answer would take places of a window.
 """
 
 from __future__ import annotations
