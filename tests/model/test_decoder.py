@@ -178,7 +178,7 @@ def test_lengths_past_the_training_length_leave_the_shorter_ones_alone() -> None
 
 
 @pytest.mark.bug("B043")
-@pytest.mark.parametrize("cuts", [[1] * 15, [1, 5, 9], [6, 1, 1, 7], [15]], ids=str)
+@pytest.mark.parametrize("cuts", [[1] * 15, [1, 5, 9], [6, 1, 1, 7], [4, 0, 11], [15]], ids=str)
 @torch.no_grad()
 def test_every_layer_decodes_as_in_the_whole_pass(cuts: list[int]) -> None:
     model = large(config(LOCAL, {"position": "alibi", "window": 4}, LOCAL, {"chunk": 4}, GLOBAL))
