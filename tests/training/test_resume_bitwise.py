@@ -20,7 +20,7 @@ from minillm.training.callbacks.checkpoint import Checkpoints
 from minillm.training.callbacks.sample import Samples
 from minillm.training.callbacks.validation import Validation
 from minillm.training.module import TrainingModule
-from minillm.training.run_folder import RunFolder
+from minillm.training.run_folder import RunFolder, damage
 
 Train = Callable[..., dict[str, float]]
 Points = Callable[[Path], list[dict[str, Any]]]
@@ -172,6 +172,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     child.start()
     child.join(60)
     assert child.exitcode == -signal.SIGKILL
+    assert [damage(path) for path in (tmp_path / "checkpoints").glob("*.ckpt") if damage(path)] == []
     done_before = len(timeless(tmp_path))
     resume_from = newest(tmp_path)
     assert (resume_from is None) == (moment == "before any checkpoint")
