@@ -243,19 +243,21 @@ def test_half_precision_does_not_round_alibi_distances(
 ) -> None:
     # As on processors with AMX; others keep attention in float32.
     monkeypatch.setattr(backends_module, "autocast_dtype", torch.get_autocast_dtype)
-    # Equal scores and values +1, -1, +1, ...: all that is left is how much nearer each +1 is than the -1 behind it,
-    # tanh(slope / 2). Distances rounded to bf16 are equal in pairs beyond 256, a third of the weight.
-    length, slope = 4096, 2.0**-8
-    spec = layer(window=window, heads=8, kv_heads=1, position=ALiBi())
+    # Equal scores; a key at distance d has the value +1, -1, 0, 0 for d % 4 = 0, 1, 2, 3. What is left is how much more
+    # weight d gets than d + 1. In bf16 the two are equal beyond 256, where a third of the weight lies.
+    length, decay = 4096, math.exp(-(2.0**-8))
+    spec = layer(window=window, heads=1, kv_heads=1, position=ALiBi())  # slope 2 ** -8
     tokens = arrange(1, length, "cpu")
     dtype = torch.float32 if autocast else torch.bfloat16
-    q, k = torch.zeros(1, 8, length, 8, dtype=dtype), torch.zeros(1, 1, length, 8, dtype=dtype)
-    v = (1 - 2 * ((length - 1 - torch.arange(length)) % 2)).to(dtype)[None, None, :, None].expand(1, 1, length, 8)
+    q = k = torch.zeros(1, 1, length, 8, dtype=dtype)
+    distance = length - 1 - torch.arange(length)
+    values = torch.tensor([1.0, -1.0, 0.0, 0.0])[distance % 4].to(dtype)
+    v = values[None, None, :, None].expand(1, 1, length, 8)
     position = spec.position.make(spec.shape)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         out = attend(q, k, v, spec, tokens, tokens, StepContext(tokens, contiguous=True), position, backend)
     assert out.dtype == torch.bfloat16
-    assert out[0, 7, -1, 0].item() == pytest.approx(math.tanh(slope / 2), rel=0.1)
+    assert out[0, 0, -1, 0].item() == pytest.approx((1 - decay) ** 2 / (1 - decay**4), rel=0.1)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

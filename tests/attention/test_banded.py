@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from minillm.attention import banded as banded_module
 from minillm.attention import sdpa as sdpa_module
+from minillm.attention.backends import attend
 from minillm.attention.banded import blocks
 from minillm.attention.mask import Call
 from minillm.attention.slices import bands, fold, join, prefixes, unfold
@@ -44,6 +45,30 @@ def test_any_length_and_any_window_equal_the_reference(
     tokens = LAYOUTS[layout](batch, length)
     qkv = random_qkv(spec, batch, length)
     assert_same(run("banded", spec, qkv, tokens), run("reference", spec, qkv, tokens))
+
+
+@given(
+    length=st.integers(2, 150),
+    reach=st.integers(1, 50),
+    kind=st.sampled_from(["window", "chunk"]),
+    boundary=st.integers(1, 149),
+)
+@settings(max_examples=100)
+def test_nothing_at_all_comes_from_other_documents_or_from_the_future(
+    length: int, reach: int, kind: str, boundary: int
+) -> None:
+    spec = layer(**{kind: reach}, head_dim=4)
+    boundary = min(boundary, length - 1)
+    for ids in (None, (torch.arange(length) >= boundary)[None].long()):
+        tokens = arrange(1, length, "cpu", ids)
+        leaves = [x.requires_grad_() for x in random_qkv(spec, 1, length)]
+        context = StepContext(tokens, contiguous=True)
+        out = attend(*leaves, spec, tokens, tokens, context, None, "banded")
+        earlier = torch.autograd.grad(out[:, :, :boundary].sum(), leaves, retain_graph=True)
+        assert all((grad[:, :, boundary:] == 0.0).all() for grad in earlier)
+        if ids is not None:
+            later = torch.autograd.grad(out[:, :, boundary:].sum(), leaves)
+            assert all((grad[:, :, :boundary] == 0.0).all() for grad in later)
 
 
 @pytest.mark.parametrize("reach", [*range(1, 200), 255, 256, 257, 512, 4096])
