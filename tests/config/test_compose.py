@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,21 @@ def test_a_window_that_no_layer_takes_is_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert quiet("model.attention.window=8").warnings
+
+
+@pytest.mark.bug("B085")
+def test_an_experiment_wins_over_the_groups_and_the_command_line_over_it(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults: [{override /model: gemma3}]\noptim: {lr: 0.5}\n"
+        "model: {layers: {overrides: {3: {window: 7}}}}\n",
+        encoding="utf-8",
+    )
+    overlay = (f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine")
+    config = quiet(*overlay)
+    assert (config.optim.lr, config.choices["model"], config.model.layers[3].window) == (0.5, "gemma3", 7)
+    config = quiet(*overlay, "optim.lr=0.25", "model.layers.overrides={3:{window:9}}")
+    assert (config.optim.lr, config.choices["model"], config.model.layers[3].window) == (0.25, "gemma3", 9)
 
 
 @pytest.mark.bug("B085")

@@ -189,6 +189,7 @@ def difference(a: Tensor, b: Tensor) -> float:
     return (a - b).abs().max().item()
 
 
+@pytest.mark.bug("B031")
 @pytest.mark.bug("B042")
 @torch.no_grad()
 def test_logits_are_those_of_transformers(pair: Pair) -> None:

@@ -85,6 +85,14 @@ def test_a_block_with_a_plan_equals_the_reference_whole_and_in_pieces(plan: str,
     assert error(torch.cat(pieces, dim=1), expected) < 1e-4
 
 
+@pytest.mark.parametrize("plan", ["rnope_swa", "alibi", "llama4"])
+@torch.no_grad()
+def test_a_text_of_many_windows_equals_the_reference(plan: str) -> None:
+    """150 tokens: the backends cut what is longer than 128 into parts."""
+    model, tokens = make(plan, "standard"), ids(1, 150)
+    assert error(model(tokens), reference.logits(model, tokens)) < 1e-4
+
+
 @pytest.mark.bug("B014")
 @pytest.mark.bug("B015")
 @pytest.mark.parametrize("plan", PLANS)

@@ -100,8 +100,10 @@ def test_a_window_of_one_sees_only_itself() -> None:
 
 @pytest.mark.bug("B012")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_left_padded_batch_trains_with_finite_gradients(precision: str) -> None:
-    model = large(config(LOCAL, GLOBAL, {"chunk": 3}, {"position": "alibi", "window": 2}, name="gemma3")).train()
+@pytest.mark.parametrize("backend", ["auto", "reference", "sdpa"])
+def test_a_left_padded_batch_trains_with_finite_gradients(precision: str, backend: str) -> None:
+    made = config(LOCAL, GLOBAL, {"chunk": 3}, {"position": "alibi", "window": 2}, name="gemma3")
+    model = large(dataclasses.replace(made, backend=backend)).train()  # type: ignore[arg-type]
     tokens, targets = ids(2, 20), ids(2, 20, seed=2)
     documents = torch.tensor([[-1] * 15 + [0] * 5, [-1] * 1 + [0] * 19])
     targets[documents < 0] = -100
