@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -122,6 +123,7 @@ NOT_HERE = {
 """Bugs of what this project does not have."""
 
 
+@cache
 def marked_tests() -> dict[str, list[str]]:
     """Tests by bug id, as ``tests/attention/test_cache.py::test_name``."""
     found: dict[str, list[str]] = {}
