@@ -15,6 +15,8 @@ PYTHON = $(firstword $(shell for p in python3 python3.14 python3.13 python3.12 p
 
 COMPARE_DIR ?= outputs/compare
 COMPARE_MODELS ?= rope,nope,alibi,gemma3,rnope_swa,swa_only
+# The comparison's baseline is the first run named, whatever the experiment or the name before it.
+COMPARE_RUNS = $(COMPARE_DIR)/*$(firstword $(subst $(comma), ,$(COMPARE_MODELS)))-*,$(COMPARE_DIR)/*-s*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train compare test check clean
@@ -36,7 +38,7 @@ train: $(STAMP) ## the main job: train RNoPE-SWA on the embedded corpus and meas
 
 compare: $(STAMP) ## train six arms on equal terms, evaluate all, write one report (about an hour)
 	$(PY) train.py -m model=$(COMPARE_MODELS) hydra.sweep.dir=$(COMPARE_DIR) $(ARGS)
-	$(PY) eval.py 'runs=[$(COMPARE_DIR)/rope-*,$(COMPARE_DIR)/*-s*]' out=$(COMPARE_DIR)/report
+	$(PY) eval.py 'runs=[$(COMPARE_RUNS)]' out=$(COMPARE_DIR)/report
 
 test: $(STAMP) ## the tests, all but the slow ones (ARGS="-m slow", ARGS=tests/attention, ...)
 	$(PY) -m pytest -m "not slow" --session-timeout=$(TEST_SECONDS) $(ARGS)
