@@ -5,6 +5,7 @@ VENV ?= .venv
 EXTRAS ?= dev
 ARGS ?=
 TEST_SECONDS ?= 900
+JOBS ?= 2
 
 comma := ,
 PY := $(VENV)/bin/python
@@ -40,8 +41,8 @@ compare: $(STAMP) ## train six arms on equal terms, evaluate all, write one repo
 	$(PY) train.py -m model=$(COMPARE_MODELS) hydra.sweep.dir=$(COMPARE_DIR) $(ARGS)
 	$(PY) eval.py 'runs=[$(COMPARE_RUNS)]' out=$(COMPARE_DIR)/report
 
-test: $(STAMP) ## the tests, all but the slow ones (ARGS="-m slow", ARGS=tests/attention, ...)
-	$(PY) -m pytest -m "not slow" --session-timeout=$(TEST_SECONDS) $(ARGS)
+test: $(STAMP) ## the tests, all but the slow ones (ARGS="-m slow", ARGS=tests/attention, JOBS=0, ...)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile -m "not slow" --session-timeout=$(TEST_SECONDS) $(ARGS)
 
 check: $(STAMP) ## lint, format and type check
 	$(PY) -m ruff check .
