@@ -157,6 +157,20 @@ def test_documents_packed_together_never_see_each_other(plan: Plan, data: st.Dat
     assert (packed - alone).abs().max() <= 1e-4
 
 
+@st.composite
+def placings(draw: st.DrawFn, length: int) -> tuple[Tensor | None, Tensor | None]:
+    """Document ids, or positions, or neither."""
+    kind = draw(st.sampled_from(["plain", "packed", "placed"]))
+    if kind == "packed":
+        border = draw(st.integers(0, length))
+        padding = draw(st.integers(0, border))
+        return torch.tensor([[-1] * padding + [0] * (border - padding) + [1] * (length - border)]), None
+    if kind == "placed":
+        start = draw(st.integers(0, LONGEST - length))
+        return None, torch.arange(start, start + length)[None]
+    return None, None
+
+
 @settings(max_examples=400)
 @given(plans(), st.data())
 @torch.no_grad()
@@ -164,20 +178,23 @@ def test_logits_do_not_depend_on_how_a_text_is_cut(plan: Plan, data: st.DataObje
     cuts: list[int] = []
     while sum(cuts) < plan.length:
         cuts.append(data.draw(st.integers(1, plan.length - sum(cuts)), label="piece"))
-    packed = data.draw(st.booleans(), label="packed")
-    documents = None
-    if packed:
-        border = data.draw(st.integers(0, plan.length), label="border")
-        padding = data.draw(st.integers(0, border), label="padding")
-        documents = torch.tensor([[-1] * padding + [0] * (border - padding) + [1] * (plan.length - border)])
+    documents, positions = data.draw(placings(plan.length), label="documents and positions")
     model = plan.build()
-    whole = model(plan.tokens, document_ids=documents)
+    whole = model(plan.tokens, document_ids=documents, positions=positions)
     cache = model.new_cache(1)
     pieces = []
     at = 0
     for size in cuts:
-        given_ids = None if documents is None else documents[:, at : at + size]
-        pieces.append(model(plan.tokens[:, at : at + size], document_ids=given_ids, cache=cache))
+        piece = slice(at, at + size)
+        pieces.append(
+            model(
+                plan.tokens[:, piece],
+                document_ids=None if documents is None else documents[:, piece],
+                # Given once, positions go on from there.
+                positions=None if positions is None or at else positions[:, piece],
+                cache=cache,
+            )
+        )
         at += size
     assert len(cache) == plan.length
     assert (torch.cat(pieces, dim=1) - whole).abs().max() <= 1e-4
