@@ -31,9 +31,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from minillm.config.schema import Config, ModelConfig
-from minillm.errors import MinillmError
-from minillm.model.decoder import build_model
+from minillm.config.schema import Config
 from minillm.training.parallel import FROM_RANK_0, FULL
 from minillm.training.ranks import grouped
 
@@ -79,27 +77,6 @@ def _version() -> str:
         return version("minillm")
     except PackageNotFoundError:  # run from a source tree that is not installed
         return "source"
-
-
-def check_fits(weights: dict[str, torch.Tensor], config: ModelConfig) -> None:
-    """Compare names and shapes before anything is loaded: `resume=force` may bring another model's settings.
-
-    Raises:
-        MinillmError: naming what differs.
-    """
-    wanted = {name: tuple(weight.shape) for name, weight in build_model(config, device="meta").state_dict().items()}
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    differing = [
-        f"{name} {found.get(name, 'missing')} in the checkpoint, {wanted.get(name, 'missing')} in the model"
-        for name in sorted(wanted.keys() | found.keys())
-        if wanted.get(name) != found.get(name)
-    ]
-    if differing:
-        more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
-        raise MinillmError(
-            f"The checkpoint's weights do not fit the model of these settings: {'; '.join(differing[:3])}{more}. "
-            "Go on with the settings of the run's config.yaml, or start another run."
-        )
 
 
 def restore_optimizer(decoder: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ from minillm.training.parallel import make_strategy
 from minillm.training.precision import Precision, decide
 from minillm.training.run_folder import write_atomically
 from minillm.training.signals import StopSignals
-from minillm.training.state import check_fits, fixed_facts
+from minillm.training.state import fixed_facts
 
 
 def train_rank(cfg: Config, run_dir: Path, resume_from: Path | None) -> dict[str, float]:
@@ -96,8 +96,6 @@ def _fit(
     rank, world_size = int(os.environ.get("RANK", 0)), cfg.trainer.devices * cfg.trainer.num_nodes
     model = dataclasses.replace(cfg.model, vocab_size=data.tokenizer.vocab_size)
     start = checkpoint["step"] if checkpoint is not None else 0
-    if checkpoint is not None:
-        check_fits(checkpoint["state_dict"], model)
     strategy, plugins = make_strategy(cfg.trainer, launched="RANK" in os.environ)
     accelerator = _accelerator(cfg)
     precision, decided = _decide(cfg, model, "cuda" if accelerator == "gpu" else "cpu", checkpoint)

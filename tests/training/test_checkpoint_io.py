@@ -142,19 +142,3 @@ def test_a_run_saves_plain_values_under_plain_names(train: Callable[..., Any], t
     model.load_state_dict(saved["state_dict"])
     assert Tokenizer.from_json(saved["tokenizer"]).vocab_size == cfg.model.vocab_size
     assert [layer["kind"] for layer in saved["layers"]] == [spec.kind for spec in model.layer_specs]
-
-
-@pytest.mark.parametrize(
-    ("other", "difference"),
-    [
-        ("size.intermediate_size=48", r"mlp\S+ \(\d+, \d+\) in the checkpoint, \(\d+, \d+\) in the model"),
-        ("block.tie_word_embeddings=false", r"lm_head\.weight missing in the checkpoint, \(300, 16\) in the model"),
-    ],
-    ids=["width", "head"],
-)
-def test_a_checkpoint_of_another_model_is_refused_by_what_differs(
-    train: Callable[..., Any], tmp_path: Path, other: str, difference: str
-) -> None:
-    train(tmp_path, "trainer.stop_at_step=1")
-    with pytest.raises(MinillmError, match=difference):
-        train(tmp_path, other, resume_from=tmp_path / "checkpoints/last.ckpt")
