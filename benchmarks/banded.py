@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import platform
 import sys
 import time
@@ -128,6 +129,7 @@ def main() -> None:
         "command": "python benchmarks/banded.py " + " ".join(sys.argv[1:]),
         "settings": settings,
         "hardware": f"{processor()}, {args.threads} threads",
+        "load_average_at_the_end": round(os.getloadavg()[0], 1),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "measured": "forward and backward, float32, best of the repeats; difference in output or any gradient",
         "rows": rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from minillm.config.hydra_errors import explain, first_line, our_hydra, parse
-from minillm.config.merge import NAME_KEYS
+from minillm.config.merge import NAME_KEYS, merge_field
 from minillm.config.parse import parse_config
 from minillm.config.schema import Config
 from minillm.errors import ConfigError, ConfigWarning
@@ -37,10 +38,11 @@ def compose(overrides: Sequence[str] = (), warn: bool = True) -> Config:
 
 def compose_plain(overrides: Sequence[str], config_name: str = "train") -> dict[str, Any]:
     """The resolved plain mapping that `overrides` compose, with the chosen group options under ``choices``."""
+    overrides = loosen(overrides)
     with our_hydra():
         try:
-            composed = hydra_compose(config_name, overrides=list(overrides), return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException) as error:
+            composed = hydra_compose(config_name, overrides=overrides, return_hydra_config=True)
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise explain(error, overrides, config_name) from None
         return plain_from_hydra(composed, composed.hydra.runtime.choices, overrides, config_name)
 
@@ -60,50 +62,79 @@ def plain_from_hydra(
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or 'configuration'}: {first_line(error)}") from None
     assert isinstance(plain, dict)
-    _keep_names(plain, overrides, config_name)
+    _lay_over(plain, overrides, config_name)
     named = {str(k): str(v) for k, v in dict(choices).items() if not str(k).startswith("hydra") and v is not None}
+    if config_name == "train" and "model" not in named:
+        raise ConfigError("model: exactly one arm is needed, as in model=rnope_swa.")
     return {**plain, "choices": named}
 
 
-def _keep_names(plain: dict[Any, Any], overrides: Sequence[str], config_name: str) -> None:
-    """Give `position`, `qk_norm` and `temperature` back the bare name that an override of one of their fields removed.
+def loosen(overrides: Sequence[str]) -> list[str]:
+    """Overrides as Hydra must be given them: a mapping for `position`, `qk_norm` or `temperature` may hold any of its
+    scheme's fields, also those that the arm does not list, which Hydra takes with ++ only."""
+    return [f"++{text}" if _NAMED_MAPPING.match(text) else text for text in overrides]
 
-    ``++model.layers.kinds.global.position.theta=5e5`` refines what the arm says there. OmegaConf puts ``{theta: 5e5}``
-    in the place of a bare ``nope``; without its name it would silently refine `model.attention.position` instead.
+
+_NAMED_MAPPING = re.compile(
+    r"model\.(?:attention|embedding|layers\.kinds\.[^.=]+)\.(?:position|qk_norm|temperature)(?:\.scaling)?=\s*\{"
+)
+
+
+def _lay_over(plain: dict[Any, Any], overrides: Sequence[str], config_name: str) -> None:
+    """Merge what overrides say of `position`, `qk_norm` and `temperature` by the plan's rule instead of OmegaConf's.
+
+    OmegaConf merges any two mappings, so that ``position={scheme:alibi}`` would keep the arm's theta, and puts
+    ``{theta: 5e5}`` in the place of a bare ``nope``, whose name it forgets.
     """
-    nameless = [path for path in _fields(plain) if NAME_KEYS[path[-1]] not in _at(plain, path)]
-    if not nameless:
+    parsed = [(text, override) for text in overrides for override in parse(text)]
+    given: dict[tuple[str, ...], list[tuple[tuple[str, ...], Any]]] = {}
+    touching = set()
+    for text, override in parsed:
+        if override.is_delete() or override.is_sweep_override() or "${" in text:
+            continue
+        key = tuple(str(override.key_or_group).split("."))
+        for path in _named_fields(plain):
+            inside = _inside(key, override.value(), path)
+            if inside is not None:
+                given.setdefault(path, []).append(inside)
+                touching.add(text)
+    if not given:
         return
-    kept = []
-    for text in overrides:
-        for override in parse(text):
-            key = tuple(str(override.key_or_group).split("."))
-            if not any(_refines(key, override.value(), path) for path in nameless):
-                kept.append(text)
-    before = OmegaConf.to_container(hydra_compose(config_name, overrides=kept), resolve=False)
-    for path in nameless:
-        name = _at(before, path)
-        if isinstance(name, str):
-            field = _at(plain, path)
-            field.update({NAME_KEYS[path[-1]]: name, **field})
+    before = OmegaConf.to_container(
+        hydra_compose(config_name, overrides=[o for o in overrides if o not in touching]), resolve=True
+    )
+    for path, changes in given.items():
+        value = _at(before, path)
+        for rest, new in changes:
+            for name in reversed(rest):
+                new = {name: new}
+            value = merge_field(path[-1], value, new, ".".join(path))
+        _at(plain, path[:-1])[path[-1]] = value
 
 
-def _fields(plain: dict[Any, Any]) -> Iterator[tuple[str, ...]]:
-    """Paths of the fields that name a scheme and are mappings."""
+def _named_fields(plain: dict[Any, Any]) -> Iterator[tuple[str, ...]]:
+    """Paths of the fields that name a scheme."""
     model = plain.get("model")
     owners: list[tuple[str, ...]] = [("model", "attention"), ("model", "embedding")]
     owners += [("model", "layers", "kinds", str(kind)) for kind in _at(model, ("layers", "kinds")) or {}]
     for owner in owners:
-        for name in NAME_KEYS:
-            if isinstance(_at(plain, (*owner, name)), dict):
-                yield (*owner, name)
+        fields = _at(plain, owner)
+        if isinstance(fields, dict):
+            yield from ((*owner, name) for name in NAME_KEYS if name in fields)
 
 
-def _refines(key: tuple[str, ...], value: Any, path: tuple[str, ...]) -> bool:
-    """Does the override `key=value` set fields inside `path`, and not `path` itself?"""
-    if key[: len(path)] == path and len(key) > len(path):
-        return True
-    return path[: len(key)] == key and isinstance(_at(value, path[len(key) :]), dict)
+def _inside(key: tuple[str, ...], value: Any, path: tuple[str, ...]) -> tuple[tuple[str, ...], Any] | None:
+    """What the override `key=value` says of `path`: the rest of its key inside the field, and the value there."""
+    if key[: len(path)] == path:
+        return key[len(path) :], value
+    if path[: len(key)] == key and isinstance(value, dict):
+        node: Any = value
+        for name in path[len(key) :]:
+            if not isinstance(node, dict) or name not in node:
+                return None
+            node = node[name]
+        return (), node
+    return None
 
 
 def _at(node: Any, path: Sequence[str]) -> Any:

@@ -48,6 +48,9 @@ def explain(error: Exception, overrides: Sequence[str], config_name: str) -> Con
         options = re.findall(r"^\t(\S+)$", text, flags=re.MULTILINE)
         hint = nearest(option, options)
         return ConfigError(f"{group}={option}: no such option.{hint} Available: {', '.join(options) or 'none'}.")
+    if "Config group override" in text:
+        hint = "a config group takes the name of one of its files, as in logger=none"
+        return ConfigError(f"{' '.join(overrides)}: {hint} ({first_line(error)})")
     unknown = re.search(r"Could not (?:override|delete from config\.) '([^']+)'", text)
     if unknown:
         # Of `a.b={c:1}` the message names a.b, its cause the key that does not exist.

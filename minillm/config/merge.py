@@ -42,11 +42,12 @@ def merge(base: Plain, sources: Sequence[Source]) -> dict[str, Any]:
     merged = dict(base)
     for source in sources:
         for name, value in source.given.items():
-            merged[name] = _merge_field(name, merged[name], value, f"{source.path}.{name}")
+            merged[name] = merge_field(name, merged[name], value, f"{source.path}.{name}")
     return merged
 
 
-def _merge_field(name: str, old: Any, new: Any, where: str) -> Any:
+def merge_field(name: str, old: Any, new: Any, where: str) -> Any:
+    """`new` laid over `old`, both values of the field `name`."""
     if name not in NAME_KEYS or new is None:
         return new
     key = NAME_KEYS[name]
@@ -58,7 +59,7 @@ def _merge_field(name: str, old: Any, new: Any, where: str) -> Any:
         return over
     result = {**under, **over}
     if "scaling" in over and "scaling" in under:
-        result["scaling"] = _merge_field("scaling", under["scaling"], over["scaling"], f"{where}.scaling")
+        result["scaling"] = merge_field("scaling", under["scaling"], over["scaling"], f"{where}.scaling")
     return result
 
 

@@ -79,11 +79,26 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
         **sections,
         **scalars,
         choices=choices,
-        warnings=warnings,
+        warnings=(*warnings, *_idle_numbers(sections["schedule"], sections["trainer"])),
         plain=dict(plain),
     )
     _check_numbers(config)
     return config
+
+
+def _idle_numbers(schedule: ScheduleConfig, trainer: TrainerConfig) -> list[str]:
+    """Numbers of the run that do not come into effect."""
+    steps, out = trainer.max_steps, []
+    if schedule.warmup_steps > steps:
+        out.append(
+            f"schedule.warmup_steps = {schedule.warmup_steps} is above trainer.max_steps = {steps}: "
+            "the peak learning rate is never reached."
+        )
+    if trainer.stop_at_step is not None and trainer.stop_at_step > steps:
+        out.append(
+            f"trainer.stop_at_step = {trainer.stop_at_step} has no effect: trainer.max_steps = {steps} comes first."
+        )
+    return out
 
 
 def _hint(name: str) -> Any:

@@ -71,6 +71,7 @@ class Decoder(nn.Module):
         Args:
             tokens: ids.
             document_ids: which packed document a token belongs to, -1 for padding; documents do not see each other.
+                A document is one unbroken run of its id: an id must not come back later in the row.
             positions: default 0..T-1, restarting with each document, going on from the cache.
             cache: what earlier calls have seen; extended in place.
         """

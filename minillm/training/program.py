@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from minillm.config.compose import plain_from_hydra
+from minillm.config.compose import loosen, plain_from_hydra
 from minillm.config.hydra_errors import explain
 from minillm.config.paths import conf_dir
 from minillm.errors import Interrupted, MinillmError
@@ -59,6 +59,7 @@ def main() -> None:
     show_all = asked == "1"
     # Makes Hydra raise its errors to us, where they become one paragraph, instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv[1:] = loosen(sys.argv[1:])
     sweep = Sweep()
 
     def task(composed: DictConfig) -> float | None:
@@ -87,7 +88,8 @@ def main() -> None:
             _exit(f"Error: {error}", 1)
         if isinstance(error, MinillmError):
             _exit(f"Error: {error}", 2)
-        if isinstance(error, (HydraException, OmegaConfBaseException)):
+        # Hydra raises a plain ValueError for a group that is given a number or null.
+        if isinstance(error, (HydraException, OmegaConfBaseException)) or "Config group override" in str(error):
             overrides = [a for a in sys.argv[1:] if "=" in a]
             _exit(f"Error: {explain(error, overrides, 'train')}", 2)
         raise

@@ -349,3 +349,34 @@ def test_the_evaluations_root_composes_by_the_same_door() -> None:
     assert compose_plain(["runs=a"], "eval")["runs"] == "a"
     with pytest.raises(ConfigError, match=r"^run: unknown key\. Did you mean 'runs'\?"):
         compose_plain(["run=a"], "eval")
+
+
+@pytest.mark.parametrize("prefix", ["", "++"], ids=["plain", "forced"])
+@pytest.mark.parametrize("scheme", ["alibi", "nope"])
+def test_a_mapping_that_names_another_scheme_replaces_the_arms_field(prefix: str, scheme: str) -> None:
+    config = compose([f"{prefix}model.layers.kinds.local.position={{scheme:{scheme}}}"])
+    assert [spec.position.scheme for spec in config.model.layers[:4]] == [scheme, scheme, scheme, "nope"]
+
+
+def test_a_mapping_that_names_the_same_scheme_refines_the_arms_field_and_may_add_to_it() -> None:
+    given = "{scheme:rope,partial_rotary_factor:0.5,scaling:{type:linear,factor:4}}"
+    position = compose([f"model.layers.kinds.local.position={given}"]).model.layers[0].position
+    assert (position.theta, position.partial_rotary_factor, position.scaling.factor) == (10000.0, 0.5, 4.0)
+
+
+def test_later_overrides_refine_earlier_ones() -> None:
+    field = "model.layers.kinds.local.position"
+    config = compose([f"{field}={{scheme:rope,theta:7}}", f"++{field}.partial_rotary_factor=0.5"])
+    position = config.model.layers[0].position
+    assert (position.theta, position.partial_rotary_factor) == (7.0, 0.5)
+
+
+@pytest.mark.parametrize("override", ["model=3", "logger=null", "block=null", "model=[rope,nope]"])
+def test_a_group_takes_one_name(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"group takes the name|exactly one arm"):
+        compose([override])
+
+
+def test_a_warm_up_or_a_stop_beyond_the_last_step_is_told() -> None:
+    config = compose(["trainer.max_steps=20", "trainer.stop_at_step=30"], warn=False)
+    assert [text.split(" = ")[0] for text in config.warnings] == ["schedule.warmup_steps", "trainer.stop_at_step"]
