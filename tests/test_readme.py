@@ -84,6 +84,7 @@ def test_the_plan_shown_is_the_plan_shipped() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_command_of_the_readme_runs_in_order(tmp_path: Path) -> None:
     texts = tmp_path / "my_texts"
     texts.mkdir()
@@ -102,6 +103,7 @@ def test_every_command_of_the_readme_runs_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     overrides = ["model=alibi", "eval_at_end=false", *TOY]
     subprocess.run([sys.executable, str(ROOT / "train.py"), *overrides], cwd=tmp_path, check=True, timeout=300)
