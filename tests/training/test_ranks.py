@@ -20,6 +20,8 @@ from minillm.data import prepare
 from minillm.training.launch import launch
 from minillm.training.run_folder import RunFolder
 
+pytestmark = pytest.mark.timeout(600)  # seconds when the processors are free, minutes when they are not
+
 # A learned table, biases and layernorm beside the tied embedding: all kinds of parameters; wandb to be counted.
 PLAN = (
     "model=learned",
