@@ -95,7 +95,7 @@ def test_every_command_of_the_readme_runs_in_order(tmp_path: Path) -> None:
         if command.startswith("make "):
             continue
         done = subprocess.run(
-            at_toy_size(command), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            at_toy_size(command), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
         )
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     assert (tmp_path / "outputs" / "comparison" / "report.html").is_file()
