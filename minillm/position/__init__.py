@@ -20,6 +20,7 @@ from minillm.position.base import (
     register,
     scheme_class,
 )
+from minillm.position.learned import interpolate_table
 from minillm.position.rope import rope_frequencies
 from minillm.position.temperature import TEMPERATURES, QueryScale, TemperatureScheme, temperature_class
 
@@ -37,6 +38,7 @@ __all__ = [
     "Rotary",
     "TemperatureScheme",
     "alibi_slopes",
+    "interpolate_table",
     "register",
     "rope_frequencies",
     "scheme_class",

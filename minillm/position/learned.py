@@ -2,6 +2,8 @@
 
 The table has `max_position_embeddings` rows, the training length. A later position has no vector: in training that is
 an error; in eval mode `PositionUndefined`, which evaluations report as "not defined" instead of a number.
+
+A trained table can be stretched to a longer one before fine-tuning at the new length: `interpolate_table`.
 """
 
 from __future__ import annotations
@@ -57,3 +59,35 @@ class LearnedEmbedding(nn.Module):
                 f"(model.embedding.position: sinusoidal, or rope, alibi or nope in the layers)."
             )
         return PositionUndefined(f"{message}: the model is not defined there.")
+
+
+def interpolate_table(table: Float[Tensor, "N D"], length: int) -> Float[Tensor, "M D"]:
+    """A trained position table stretched to `length` rows: linear in position, first and last rows kept.
+
+    Row j of the new table is the old one at position j * (N - 1) / (length - 1), between its two neighbours where that
+    is no whole number. With length = (N - 1) * k + 1 every k-th row is an old row, bit for bit; with length = N the
+    table is returned as it was. What was one step is now (N - 1) / (length - 1) of one, as in position interpolation
+    (arXiv 2306.15595), so the model must be trained on at the new length.
+
+    Args:
+        table: (N, D), at least two rows.
+        length: rows of the new table, at least N.
+
+    Returns:
+        (length, D) in the dtype and on the device of `table`; interpolated in float32 at least.
+
+    Raises:
+        MinillmError: for a length below N, or a table of a single row.
+    """
+    old = table.shape[0]
+    if length < old:
+        raise MinillmError(f"interpolate_table: length = {length} is below the {old} positions of the table.")
+    if old < 2:
+        raise MinillmError(f"interpolate_table: a table of {old} positions has nothing to interpolate between.")
+    # Whole numbers: an old row is then met exactly, whatever the lengths are.
+    place = torch.arange(length, device=table.device) * (old - 1)
+    low = place // (length - 1)
+    wide = table.to(torch.promote_types(table.dtype, torch.float32))
+    share = ((place % (length - 1)).to(wide.dtype) / (length - 1))[:, None]
+    start, end = wide[low], wide[(low + 1).clamp(max=old - 1)]
+    return (start + share * (end - start)).to(table.dtype)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from minillm.errors import MinillmError, PositionUndefined
+from minillm.position import interpolate_table
 from minillm.position.learned import Learned
 
 
@@ -43,3 +44,35 @@ def test_it_is_built_on_the_meta_device() -> None:
     with torch.device("meta"):
         module = Learned().make_embedding(4, 8)
         assert module(torch.arange(6)[None]).shape == (1, 6, 4)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3, 7])
+def test_a_stretched_table_meets_every_old_row_exactly(factor: int) -> None:
+    table = torch.randn(13, 5)
+    longer = interpolate_table(table, 12 * factor + 1)
+    assert longer.shape == (12 * factor + 1, 5)
+    assert torch.equal(longer[::factor], table)
+
+
+def test_between_old_rows_a_stretched_table_is_linear() -> None:
+    table = torch.randn(6, 4)
+    for length in (6, 7, 20, 64):
+        expected = torch.nn.functional.interpolate(
+            table.T[None], size=length, mode="linear", align_corners=True
+        )[0].T  # fmt: skip
+        torch.testing.assert_close(interpolate_table(table, length), expected, atol=1e-5, rtol=0)
+        assert torch.equal(interpolate_table(table, length)[[0, -1]], table[[0, -1]])
+
+
+def test_a_stretched_table_keeps_its_dtype_and_is_interpolated_in_float32() -> None:
+    table = torch.randn(5, 3).to(torch.bfloat16)
+    longer = interpolate_table(table, 12)
+    assert longer.dtype == torch.bfloat16
+    assert torch.equal(longer, interpolate_table(table.float(), 12).to(torch.bfloat16))
+
+
+def test_a_table_is_not_shortened_nor_made_of_a_single_row() -> None:
+    with pytest.raises(MinillmError, match="length = 4 is below the 5 positions"):
+        interpolate_table(torch.zeros(5, 2), 4)
+    with pytest.raises(MinillmError, match="a table of 1 positions"):
+        interpolate_table(torch.zeros(1, 2), 4)
