@@ -1,8 +1,8 @@
 """Query temperature: a factor on the queries (so on the logits) that may depend on position or head.
 
 A temperature is one dataclass under `register_temperature`, like a position scheme, and has a `factor` (where position
-alone decides: `PositionTemperature`) or makes a module of its own (where it is learned). It applies to rotated layers
-as well as to NoPE layers. Positions count within the document.
+alone decides: `PositionTemperature`) or makes a module of its own (where it is learned: temperature_learned.py). It
+applies to rotated layers as well as to NoPE layers. Positions count within the document.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class TemperatureScheme:
 
     def summary(self) -> str:
         """The cell of the layer table, e.g. ``llama4(scale=0.1, floor=8192)``."""
-        fields = ", ".join(f"{f.name}={getattr(self, f.name):g}" for f in dataclasses.fields(self))
+        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        fields = ", ".join(f"{name}={value:g}" for name, value in values if value is not None)
         return f"{self.type}({fields})" if fields else self.type
 
 
@@ -90,6 +91,25 @@ class ScaleByPosition(QueryScale):
         return self.scheme.factor(position.to(torch.float32))[:, None, :, None]
 
 
+@register_temperature("uniform")
+@dataclass(frozen=True)
+class Uniform(PositionTemperature):
+    """q *= scale, one constant for all heads and positions: lambda = scale / sqrt(head_dim) (arXiv 2404.12224).
+
+    There it is set on a trained NoPE model for texts beyond its training length: 1.2 at twice that length, 1.5 at four
+    times, 1.8 at eight times (the scripts of AntNLP/nope_head_scale; trained at 2048).
+    """
+
+    scale: float
+
+    def validate(self, layer: LayerShape) -> None:
+        if not self.scale > 0:
+            raise ConfigError(f"temperature.scale = {self.scale!r}: must be above 0.")
+
+    def factor(self, position: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        return torch.full_like(position, self.scale)
+
+
 @register_temperature("llama4")
 @dataclass(frozen=True)
 class Llama4(PositionTemperature):
@@ -104,6 +124,26 @@ class Llama4(PositionTemperature):
 
     def factor(self, position: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         return 1 + self.scale * torch.log1p(torch.floor((position + 1) / self.floor))
+
+
+@register_temperature("ministral")
+@dataclass(frozen=True)
+class Ministral(PositionTemperature):
+    """q *= 1 + scale * log(1 + floor(pos / floor)), pos from 0 (transformers, modeling_ministral3.py).
+
+    Llama 4's form without its +1, so a step comes one position later. Ministral 3 has it on all layers, which are
+    rotated; the released floor is 16384, the length before its context was extended.
+    """
+
+    scale: float = 0.1
+    floor: float = 16384.0
+
+    def validate(self, layer: LayerShape) -> None:
+        if not self.floor > 0:
+            raise ConfigError(f"temperature.floor = {self.floor!r}: must be above 0.")
+
+    def factor(self, position: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        return 1 + self.scale * torch.log1p(torch.floor(position / self.floor))
 
 
 @register_temperature("log_n")

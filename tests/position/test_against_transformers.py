@@ -18,6 +18,7 @@ from minillm.attention.tokens import StepContext, Tokens
 from minillm.position import LayerShape, alibi_slopes, rope_frequencies
 from minillm.position.rope import RoPE
 from minillm.position.scaling import Linear, Llama3, Scaling, YaRN
+from minillm.position.temperature import Llama4, Ministral
 
 transformers = pytest.importorskip("transformers")
 
@@ -26,6 +27,8 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa:
 from transformers.models.cohere2 import modeling_cohere2  # noqa: E402
 from transformers.models.gptj import modeling_gptj  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
+from transformers.models.llama4 import modeling_llama4  # noqa: E402
+from transformers.models.ministral3 import modeling_ministral3  # noqa: E402
 
 At = Callable[..., Tokens]
 POSITIONS = [0, 1, 2, 50, 300, 4000]
@@ -151,3 +154,32 @@ def test_given_the_same_tables_the_rotation_is_theirs_bit_for_bit(model: str, at
 def test_slopes_are_blooms(heads: int) -> None:
     bloom = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)
     torch.testing.assert_close(alibi_slopes(heads), bloom[:, 0, 1], rtol=1e-6, atol=0)
+
+
+def test_the_ministral_temperature_is_theirs() -> None:
+    positions = torch.tensor([[*range(70), 4000, 100_000], [*range(5, 77)]])
+    ours = Ministral(scale=0.3, floor=8.0).make(LayerShape(0, 2, 2, 8))(positions)
+    theirs = modeling_ministral3.get_llama_4_attn_scale(positions, beta=0.3, max_position_embeddings=8)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+
+
+def test_the_llama4_temperature_is_what_their_layer_does_to_its_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+
+    def attention(
+        module: object, q: Tensor, k: Tensor, v: Tensor, *rest: object, **more: object
+    ) -> tuple[Tensor, None]:
+        seen.append(q)
+        return q.transpose(1, 2), None
+
+    monkeypatch.setattr(modeling_llama4, "eager_attention_forward", attention)
+    config = transformers.Llama4TextConfig(
+        hidden_size=16, num_attention_heads=2, num_key_value_heads=1, head_dim=8, num_hidden_layers=1,
+        no_rope_layers=[0], floor_scale=8, attn_scale=0.3, attn_temperature_tuning=True, use_qk_norm=False,
+        attn_implementation="eager",
+    )  # fmt: skip
+    layer = modeling_llama4.Llama4TextAttention(config, 0).eval()
+    torch.nn.init.constant_(layer.q_proj.weight, 1 / 16)
+    layer(torch.ones(1, 70, 16), None, None)
+    ours = Llama4(scale=0.3, floor=8.0).make(LayerShape(0, 2, 1, 8))(torch.arange(70)[None])
+    torch.testing.assert_close(seen[0], ours.expand(1, 2, 70, 8), atol=1e-6, rtol=0)
