@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from minillm.attention import banded as _banded
-from minillm.attention.mask import Call
+from minillm.attention.mask import Call, is_relative
 from minillm.attention.reference import reference
 from minillm.attention.sdpa import sdpa
 from minillm.attention.tokens import StepContext, Tokens
@@ -36,21 +36,23 @@ class AttentionBackend:
     cannot: Callable[[LayerSpec], str | None]
 
 
-def _no_softcap(spec: LayerSpec) -> str | None:
+def _fused_cannot(spec: LayerSpec) -> str | None:
     if spec.softcap is not None:
         return "has a softcap, which the fused kernel does not know; 'reference' can"
+    if is_relative(spec):
+        return f"has position '{spec.position.scheme}', whose terms the fused kernel does not know; 'reference' can"
     return None
 
 
 def _banded_cannot(spec: LayerSpec) -> str | None:
-    return _no_softcap(spec) or _banded.unsupported(spec)
+    return _fused_cannot(spec) or _banded.unsupported(spec)
 
 
 BACKENDS: dict[str, AttentionBackend] = {
     backend.name: backend
     for backend in (
         AttentionBackend("reference", reference, lambda spec: None),
-        AttentionBackend("sdpa", sdpa, _no_softcap),
+        AttentionBackend("sdpa", sdpa, _fused_cannot),
         AttentionBackend("banded", _banded.banded, _banded_cannot),
     )
 }
@@ -82,9 +84,11 @@ def choose(spec: LayerSpec, length: int, device: torch.device | str, cached: boo
     The bound was measured on CPU, forward and backward, with windows of 16 to 256; no `device` differs so far. Keys
     from a cache (`cached`) are cut to the band already, so there the mask is small.
     """
-    if spec.softcap is not None:
+    if _fused_cannot(spec) is not None:
         return "reference"
-    if spec.reach is not None and not cached and length >= max(spec.reach + 64, 3 * spec.reach // 2):
+    if _banded.unsupported(spec) is not None or cached:
+        return "sdpa"
+    if spec.reach is not None and length >= max(spec.reach + 64, 3 * spec.reach // 2):
         return "banded"
     return "sdpa"
 
@@ -111,11 +115,13 @@ def attend(
     context: StepContext,
     position: LayerPosition | None,
     backend: str = "auto",
+    sinks: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, "B H Tq K"]:
     """Attention of one layer. q and k come rotated, normed and tempered; scale, soft-cap, bias and mask happen here.
 
-    Query head h reads kv head h // (H / G). Under autocast the matrix products are in the dtype that `autocast_dtype`
-    says, masks and biases stay as they are, and the output is in autocast's dtype.
+    Query head h reads kv head h // (H / G); `sinks` are the layer's learned logits where it has them. Under autocast
+    the matrix products are in the dtype that `autocast_dtype` says, masks and biases stay as they are, and the output
+    is in autocast's dtype.
     """
     device = q.device.type
     if backend == "auto":
@@ -126,7 +132,7 @@ def attend(
     if torch.is_autocast_enabled(device):
         # Autocast would round the additive mask, and with it ALiBi's distances, to bf16.
         dtype = autocast_dtype(device)
-        call = Call(q.to(dtype), k.to(dtype), v.to(dtype), spec, queries, keys, context, position)
+        call = Call(q.to(dtype), k.to(dtype), v.to(dtype), spec, queries, keys, context, position, sinks)
         with torch.autocast(device, enabled=False):
             return run(call).to(torch.get_autocast_dtype(device))
-    return run(Call(q, k.to(q.dtype), v.to(q.dtype), spec, queries, keys, context, position))
+    return run(Call(q, k.to(q.dtype), v.to(q.dtype), spec, queries, keys, context, position, sinks))

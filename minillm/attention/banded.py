@@ -29,6 +29,8 @@ from minillm.config.layers import LayerSpec
 def unsupported(spec: LayerSpec) -> str | None:
     if spec.reach is None:
         return "has neither a window nor a chunk; 'sdpa' and 'reference' can"
+    if spec.sink_tokens is not None:
+        return "keeps first tokens visible, which lie outside the band; 'sdpa' and 'reference' can"
     return None
 
 
@@ -88,7 +90,7 @@ def _head_and_blocks(call: Call, m: int, b: int) -> Float[Tensor, "B H T K"]:
     mask = call.context.once(
         ("banded", call.spec.mask_key, bias_key(call.spec), length, call.q.dtype), lambda: _mask(call, m, b, count)
     )
-    out = fused(fold(F.pad(q, (0, 0, 0, pad)) if pad else q, b), k, v, mask, call.spec.score_scale)
+    out = fused(fold(F.pad(q, (0, 0, 0, pad)) if pad else q, b), k, v, mask, call.spec.score_scale, sinks=call.sinks)
     return join([first, unfold(out, batch)[:, :, : length - head]])
 
 

@@ -14,11 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from minillm.attention.tokens import StepContext, Tokens
-from minillm.config.layers import LayerSpec
+from minillm.config.layers import LayerSpec, MaskKey
 from minillm.position.base import LayerPosition
-
-MaskKey = tuple[int | None, int | None]
-"""(window, chunk), as `LayerSpec.mask_key`."""
 
 
 class Call(NamedTuple):
@@ -32,19 +29,25 @@ class Call(NamedTuple):
     keys: Tokens
     context: StepContext
     position: LayerPosition | None
+    sinks: Tensor | None = None
+    """(H,) learned logits that take part in each softmax and carry no value (`LayerSpec.sink_logits`)."""
 
 
 def visible(mask_key: MaskKey, queries: Tokens, keys: Tokens) -> Bool[Tensor, "B Tq Tk"]:
     """True where a query sees a key; B is 1 where all rows agree.
 
-    Window W: q - W < k <= q by index. Chunk C: equal position // C, and less than C tokens back, which changes nothing
-    unless a caller gives positions that stand still, and then keeps every backend and cache within the layer's reach.
+    Window W: q - W < k <= q by index, or one of the first `sink_tokens` of the document by position. Chunk C: equal
+    position // C, and less than C tokens back, which changes nothing unless a caller gives positions that stand still,
+    and then keeps every backend and cache within the layer's reach.
     """
-    window, chunk = mask_key
+    window, chunk, sink_tokens = mask_key
     back = queries.index[:, :, None] - keys.index[:, None, :]
     seen = back >= 0
     if window is not None:
-        seen = seen & (back < window)
+        near = back < window
+        if sink_tokens is not None:
+            near = near | (keys.position < sink_tokens)[:, None, :]
+        seen = seen & near
     if chunk is not None:
         seen = seen & (back < chunk)
         seen = seen & ((queries.position // chunk)[:, :, None] == (keys.position // chunk)[:, None, :])
@@ -53,6 +56,11 @@ def visible(mask_key: MaskKey, queries: Tokens, keys: Tokens) -> Bool[Tensor, "B
         same = same & (keys.document >= 0)[:, None, :]
         seen = (seen & same) | (back == 0)
     return seen
+
+
+def is_relative(spec: LayerSpec) -> bool:
+    """Does position add terms that depend on content?"""
+    return spec.position.place == "relative"
 
 
 def has_bias(spec: LayerSpec) -> bool:
@@ -91,7 +99,7 @@ def additive(
 def uniform(call: Call) -> bool:
     """Do mask and bias depend on differences of indices alone? Then those of a few rows serve all rows."""
     tokens = call.queries
-    if tokens.document is not None or call.spec.chunk is not None:
+    if tokens.document is not None or call.spec.chunk is not None or call.spec.sink_tokens is not None:
         return False
     if call.position is None or not has_bias(call.spec):
         return True

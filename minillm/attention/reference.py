@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from minillm.attention.mask import Call, score_bias, visible
+from minillm.attention.mask import Call, is_relative, score_bias, visible
 
 
 @overload
@@ -20,7 +20,8 @@ def reference(
 ) -> Float[Tensor, "B H Tq K"] | tuple[Float[Tensor, "B H Tq K"], Float[Tensor, "B H Tq Tk"]]:
     """Attention as the formulas say it; with `return_probs` also the probabilities (B, H, Tq, Tk), float32.
 
-    Scores, in this order: q.k * score_scale, soft-cap, position bias, mask. Query head h reads kv head h // (H / G).
+    Scores, in this order: q.k and what content and distance add to it, times score_scale, soft-cap, position bias,
+    mask, a sink's logit as one more column, dropped after the softmax. Query head h reads kv head h // (H / G).
     """
     spec = call.spec
     exact = torch.promote_types(call.q.dtype, torch.float32)
@@ -29,13 +30,24 @@ def reference(
     k = call.k.to(exact).repeat_interleave(groups, dim=1)
     v = call.v.to(exact).repeat_interleave(groups, dim=1)
 
-    scores = q @ k.transpose(-1, -2) * spec.score_scale
+    scores = q @ k.transpose(-1, -2)
+    relative = call.position if is_relative(spec) else None
+    if relative is not None:
+        scores = scores + relative.scores(q, k, call.queries, call.keys)
+    scores = scores * spec.score_scale
     if spec.softcap is not None:
         scores = spec.softcap * torch.tanh(scores / spec.softcap)
     bias = score_bias(spec, call.position, call.queries, call.keys)
     if bias is not None:
         scores = scores + bias
     seen = visible(spec.mask_key, call.queries, call.keys)
-    probs = scores.masked_fill(~seen[:, None], float("-inf")).softmax(dim=-1)
-    out = (probs @ v).to(call.q.dtype)
+    scores = scores.masked_fill(~seen[:, None], float("-inf"))
+    if call.sinks is None:
+        probs = scores.softmax(dim=-1)
+    else:
+        column = call.sinks.to(exact)[None, :, None, None].expand(*scores.shape[:3], 1)
+        probs = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
+    out = probs @ v
+    distant = None if relative is None else relative.values(probs, call.queries, call.keys)
+    out = (out if distant is None else out + distant).to(call.q.dtype)
     return (out, probs) if return_probs else out

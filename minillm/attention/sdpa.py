@@ -8,6 +8,7 @@ for the last rows holds that of all others. Windows on long sequences still belo
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,18 +21,18 @@ from minillm.attention.tokens import Tokens, cut
 def sdpa(call: Call) -> Float[Tensor, "B H Tq K"]:
     spec = call.spec
     if _all_visible(call):
-        return fused(call.q, call.k, call.v, None, spec.score_scale)
+        return fused(call.q, call.k, call.v, None, spec.score_scale, sinks=call.sinks)
     causal = _only_causal(call)
     rows = _rows_at_once(call, causal)
     if call.context.contiguous and rows < call.q.shape[2]:
         return _by_rows(call, rows)
     if causal:
-        return fused(call.q, call.k, call.v, None, spec.score_scale, causal=True)
+        return fused(call.q, call.k, call.v, None, spec.score_scale, causal=True, sinks=call.sinks)
     mask = call.context.once(
         ("sdpa", spec.mask_key, bias_key(spec), call.k.shape[2], call.q.dtype),
         lambda: _mask(call, call.queries, call.keys),
     )
-    return fused(call.q, call.k, call.v, mask, spec.score_scale)
+    return fused(call.q, call.k, call.v, mask, spec.score_scale, sinks=call.sinks)
 
 
 def _only_causal(call: Call) -> bool:
@@ -67,7 +68,7 @@ def _by_rows(call: Call, rows: int) -> Float[Tensor, "B H T K"]:
         ("sdpa rows", spec.mask_key, bias_key(spec), length, rows, call.q.dtype), lambda: _row_masks(call, rows, stops)
     )
     parts = zip(call.q.split(rows, dim=2), prefixes(call.k, stops), prefixes(call.v, stops), masks, strict=True)
-    return join([fused(q, k, v, mask, spec.score_scale) for q, k, v, mask in parts])
+    return join([fused(q, k, v, mask, spec.score_scale, sinks=call.sinks) for q, k, v, mask in parts])
 
 
 def _row_masks(call: Call, rows: int, stops: list[int]) -> list[Tensor]:
@@ -96,8 +97,11 @@ def fused(
     mask: Float[Tensor, "B1 H1 Tq Tk"] | None,
     scale: float,
     causal: bool = False,
+    sinks: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, "B H Tq K"]:
     """torch's attention with grouped heads. `mask` is added to the scores; float32 masks keep their precision."""
+    if sinks is not None:
+        return _with_sinks(q, k, v, mask, scale, causal, sinks)
     dtype = q.dtype
     groups = q.shape[1] // k.shape[1]
     if q.is_cuda and mask is not None:
@@ -109,3 +113,31 @@ def fused(
             groups = 1
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=groups > 1)
     return out.to(dtype)
+
+
+SINK_CHANNELS = 8
+"""Channels by which heads grow to carry sinks: the kernels like multiples of 8."""
+
+
+def _with_sinks(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool, sinks: Float[Tensor, "H"]
+) -> Float[Tensor, "B H Tq K"]:
+    """The kernel knows no sinks: one more key carries them, whose score is the sink's logit and whose value is 0.
+
+    Queries carry the logit in channels of their own, where other keys have 0 and the sink's key has 1: as a column of
+    the mask it would cost the fused backward pass. In half precision it is the sum of two channels, so of 16 bits.
+    """
+    width = q.shape[-1]
+    logit = sinks.float() / scale
+    high = logit.to(q.dtype)
+    channels = torch.stack([high, (logit - high).to(q.dtype)], dim=-1)
+    channels = F.pad(channels, (0, SINK_CHANNELS - 2))[None, :, None]
+    q = torch.cat([q, channels.expand(q.shape[0], -1, q.shape[2], -1)], dim=-1)
+    k, v = F.pad(k, (0, SINK_CHANNELS)), F.pad(v, (0, SINK_CHANNELS))
+    key = torch.zeros_like(k[:, :, :1])
+    key[..., width : width + 2] = 1
+    # In front, so that the causal flag still fits once the queries have a row for it.
+    k, v = torch.cat([key, k], dim=2), torch.cat([torch.zeros_like(key), v], dim=2)
+    if causal:
+        return fused(F.pad(q, (0, 0, 1, 0)), k, v, None, scale, causal=True)[:, :, 1:, :width]
+    return fused(q, k, v, None if mask is None else F.pad(mask, (1, 0)), scale)[..., :width]

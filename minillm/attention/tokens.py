@@ -58,13 +58,21 @@ class StepContext:
     """One forward call: the query tokens, and what layers of equal specs share (tables, masks, biases).
 
     `contiguous` is True when this call's keys are exactly its queries and index == 0..T-1 (no cache, or an empty one):
-    banded and the causal fast path rely on it.
+    banded and the causal fast path rely on it. `seen` counts the tokens of a row that a cache holds from earlier calls,
+    `cached` says whether there is a cache at all.
     """
 
-    def __init__(self, tokens: Tokens, contiguous: bool) -> None:
+    def __init__(self, tokens: Tokens, contiguous: bool, seen: int = 0, cached: bool = False) -> None:
         self.tokens = tokens
         self.contiguous = contiguous
+        self.seen = seen
+        self.cached = cached
         self._made: dict[Hashable, Any] = {}
+
+    @property
+    def total(self) -> int:
+        """Tokens of a row, those of this call included."""
+        return self.seen + self.tokens.index.shape[1]
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """`make()` at the first call with `key`, the same object afterwards."""

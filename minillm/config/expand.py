@@ -21,11 +21,15 @@ DEFAULTS: dict[str, Any] = {
     "position": "rope",
     "window": None,
     "chunk": None,
+    "sink_tokens": None,
+    "sink_logits": False,
     "qk_norm": None,
     "temperature": None,
     "softcap": None,
     "scale": None,
     "qkv_bias": False,
+    "shared_qk": False,
+    "gate": False,
     "num_key_value_heads": None,
 }
 """A layer's fields and what holds where nothing says otherwise; num_key_value_heads is then the model's."""
@@ -183,11 +187,20 @@ def _layer(index: int, kind: str, merged: dict[str, Any], heads: Heads) -> Layer
             f"{heads.num_attention_heads}."
         )
     shape = LayerShape(index, heads.num_attention_heads, kv_heads, heads.head_dim)
-    window, chunk = (_tokens(merged[name], name, where) for name in ("window", "chunk"))
+    window, chunk, sinks = (_tokens(merged[name], name, where) for name in ("window", "chunk", "sink_tokens"))
     if window is not None and chunk is not None:
         raise ConfigError(
             f"{where}: window = {window} and chunk = {chunk} exclude each other; set one of them to null."
         )
+    if sinks is not None and window is None:
+        raise ConfigError(
+            f"{where}: sink_tokens = {sinks} has no effect without a window: give one, or set sink_tokens to null."
+        )
+
+    def flag(name: str) -> bool:
+        value: bool = fields.convert(merged[name], bool, f"{where}: {name}")
+        return value
+
     return LayerSpec(
         index=index,
         kind=kind,
@@ -197,18 +210,23 @@ def _layer(index: int, kind: str, merged: dict[str, Any], heads: Heads) -> Layer
         head_dim=heads.head_dim,
         window=window,
         chunk=chunk,
+        sink_tokens=sinks,
+        sink_logits=flag("sink_logits"),
         qk_norm=_qk_norm(merged["qk_norm"], where),
         temperature=_temperature(merged["temperature"], shape, where),
         softcap=_above_zero(merged["softcap"], "softcap", where),
         scale=_above_zero(merged["scale"], "scale", where),
-        qkv_bias=fields.convert(merged["qkv_bias"], bool, f"{where}: qkv_bias"),
+        qkv_bias=flag("qkv_bias"),
+        shared_qk=flag("shared_qk"),
+        gate=flag("gate"),
     )
 
 
 def _tokens(value: Any, name: str, where: str) -> int | None:
     number: int | None = fields.convert(value, int | None, f"{where}: {name}")
     if number is not None and number < 1:
-        raise ConfigError(f"{where}: {name} = {number}: must be 1 or more, or null for full attention.")
+        none = "none" if name == "sink_tokens" else "full attention"
+        raise ConfigError(f"{where}: {name} = {number}: must be 1 or more, or null for {none}.")
     return number
 
 

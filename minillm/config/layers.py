@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from minillm.position.base import LayerShape, PositionScheme
 from minillm.position.temperature import TemperatureScheme, as_mapping
 
 QKNormType = Literal["rms", "l2", "layernorm"]
+
+
+class MaskKey(NamedTuple):
+    """What a query may see, as far as the layer says it (attention/mask.py)."""
+
+    window: int | None = None
+    chunk: int | None = None
+    sink_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,12 +52,20 @@ class LayerSpec:
     head_dim: int
     window: int | None = None
     chunk: int | None = None
+    sink_tokens: int | None = None
+    """First tokens of a document that stay visible beyond the window (StreamingLLM, arXiv 2309.17453)."""
+    sink_logits: bool = False
+    """One learned logit per query head in the softmax's denominator, so that a head may attend to nothing (gpt-oss)."""
     qk_norm: QKNorm | None = None
     temperature: TemperatureScheme | None = None
     softcap: float | None = None
     scale: float | None = None
-    """Multiplies q.k; None is head_dim ** -0.5."""
+    """Multiplies q.k; None is (head_dim * position.score_parts) ** -0.5."""
     qkv_bias: bool = False
+    shared_qk: bool = False
+    """q and k are two affine maps, channel by channel, of one projection: the GAU form (arXiv 2202.10447)."""
+    gate: bool = False
+    """The output is multiplied by sigmoid(x W), channel by channel, before the output projection."""
 
     @property
     def shape(self) -> LayerShape:
@@ -57,21 +73,24 @@ class LayerSpec:
 
     @property
     def score_scale(self) -> float:
-        return self.head_dim**-0.5 if self.scale is None else self.scale
+        return (self.head_dim * self.position.score_parts) ** -0.5 if self.scale is None else self.scale
 
     @property
     def reach(self) -> int | None:
-        """Most tokens a query can see, itself included; None where it grows with the length (full attention)."""
+        """How far back a query sees, itself included and kept first tokens aside; None where it grows with the length
+        (full attention)."""
         return self.window if self.window is not None else self.chunk
 
     @property
-    def mask_key(self) -> tuple[int | None, int | None]:
+    def mask_key(self) -> MaskKey:
         """Layers of equal keys see the same tokens."""
-        return (self.window, self.chunk)
+        return MaskKey(self.window, self.chunk, self.sink_tokens)
 
     def cached_tokens(self, length: int) -> int:
-        """Tokens whose state a decoder must hold after `length` tokens."""
-        return length if self.reach is None else min(length, self.reach)
+        """Tokens whose state a decoder holds after `length` tokens; kept first tokens have places of their own."""
+        if self.reach is None:
+            return length
+        return min(length, self.reach) + min(length, self.sink_tokens or 0)
 
     def kv_bytes_per_token(self, bytes_per_value: int) -> int:
         """Bytes of keys and values for one cached token of one sequence."""
@@ -81,7 +100,11 @@ class LayerSpec:
         """Query-key pairs that the mask lets through over one document of `length` tokens."""
         if self.window is not None:
             w = min(self.window, length)
-            return w * (w + 1) // 2 + (length - w) * w
+            beyond = length - w
+            sinks = min(self.sink_tokens or 0, beyond)
+            # Query w + j sees its window and the first j + 1 tokens before it, of which at most `sink_tokens` are kept.
+            kept = sinks * (sinks + 1) // 2 + (beyond - sinks) * sinks
+            return w * (w + 1) // 2 + beyond * w + kept
         if self.chunk is not None:
             whole, rest = divmod(length, self.chunk)
             return whole * self.chunk * (self.chunk + 1) // 2 + rest * (rest + 1) // 2
@@ -96,9 +119,13 @@ class LayerSpec:
         for name in (
             "window",
             "chunk",
+            "sink_tokens",
+            "sink_logits",
             "softcap",
             "scale",
             "qkv_bias",
+            "shared_qk",
+            "gate",
             "num_attention_heads",
             "num_key_value_heads",
             "head_dim",

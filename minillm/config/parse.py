@@ -32,8 +32,13 @@ SECTIONS = {
 }
 SCALARS: dict[str, Any] = {
     name: Config.__annotations__[name]
-    for name in ("seed", "name", "run_dir", "output_dir", "resume", "dry_run", "eval_at_end")
-}
+    for name in (
+        "seed", "name", "run_dir", "output_dir", "resume", "init_from", "init_from_allow", "init_from_fingerprint",
+        "train_only", "dry_run", "eval_at_end",
+    )
+}  # fmt: skip
+IF_ABSENT: dict[str, Any] = {"init_from_allow": ()}
+"""Scalars of which configurations of earlier versions say nothing, and null is no value."""
 SEEDS = 2**32
 """Seeds that every generator takes."""
 MODEL_KEYS = ("vocab_size", "backend", "embedding", "layers", "attention")
@@ -58,7 +63,7 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
         if not isinstance(plain.get(key), Mapping):
             raise ConfigError(f"{key}: expected a mapping, got {plain.get(key)!r}.")
     sections: dict[str, Any] = {name: fields.build(cls, plain[name], name) for name, cls in SECTIONS.items()}
-    scalars = {name: fields.convert(plain.get(name), _hint(name), name) for name in SCALARS}
+    scalars = {name: fields.convert(plain.get(name, IF_ABSENT.get(name)), _hint(name), name) for name in SCALARS}
     block = fields.build(BlockConfig, plain["block"], "block")
     size, data = sections["size"], sections["data"]
     assert isinstance(size, SizeConfig)
@@ -69,6 +74,7 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
     from minillm.data.tokenizer import asked_vocab_size
 
     check(data, tokenizer)
+    _check_init(scalars, tokenizer)
     vocab_size = fields.convert(plain["model"].get("vocab_size"), int | None, "model.vocab_size")
     if vocab_size is None:
         vocab_size = asked_vocab_size(tokenizer)  # tokenizer=file: the file says it
@@ -84,6 +90,25 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
     )
     _check_numbers(config)
     return config
+
+
+def _check_init(scalars: Mapping[str, Any], tokenizer: TokenizerConfig) -> None:
+    """Settings of a start from given weights that are missing, or that nothing reads."""
+    from minillm.data.check import MISSING
+
+    if scalars["init_from"] == MISSING:
+        raise ConfigError(
+            "init_from: missing. What is asked for begins with trained weights: give a run folder, a checkpoint file "
+            "or a Hugging Face folder, as in init_from=outputs/rope-micro-embedded-s1-3f9c2a1b."
+        )
+    if scalars["init_from"] is None:
+        for name in ("init_from_allow", "init_from_fingerprint"):
+            if scalars[name]:
+                raise ConfigError(f"{name} = {scalars[name]!r}: has no effect without init_from.")
+        if tokenizer.source == "init_from":
+            raise ConfigError("tokenizer.source = 'init_from': is for runs with init_from. Allowed: train, file.")
+    if scalars["train_only"] == ():
+        raise ConfigError("train_only = []: nothing would be trained. Allowed: a list of patterns, or null for all.")
 
 
 def _idle_numbers(schedule: ScheduleConfig, trainer: TrainerConfig) -> list[str]:
@@ -161,6 +186,7 @@ def _check_block(block: BlockConfig) -> None:
         "norm_eps": block.norm_eps,
         "initializer_range": block.initializer_range,
         "logit_scale": block.logit_scale,
+        "residual_scale": block.residual_scale,
         "final_logit_softcapping": block.final_logit_softcapping,
         "embedding_scale": None if isinstance(scale, str) else scale,
     }.items():

@@ -24,15 +24,20 @@ class BlockConfig:
     """A bias in layernorm; rmsnorm has none."""
     norm_unit_offset: bool = False
     """Weights stored as w and applied as 1 + w (Gemma)."""
-    norm_placement: Literal["pre", "post", "branch_post", "sandwich", "parallel"] = "pre"
-    """pre x+f(Nx); post N(x+f(x)); branch_post x+N(f(x)); sandwich x+N(f(Nx)); parallel x+attn(Nx)+mlp(Nx)."""
-    mlp: Literal["swiglu", "geglu", "gelu"] = "swiglu"
-    """gelu and geglu use the tanh form, as GPT-2 and Gemma do."""
+    norm_placement: Literal["pre", "post", "branch_post", "sandwich", "parallel", "parallel_split"] = "pre"
+    """pre x+f(Nx); post N(x+f(x)); branch_post x+N(f(x)); sandwich x+N(f(Nx)); parallel x+attn(Nx)+mlp(Nx);
+    parallel_split x+attn(Nx)+mlp(Mx), each branch with a norm of its own (GPT-NeoX)."""
+    mlp: Literal["swiglu", "geglu", "gelu", "gelu_erf"] = "swiglu"
+    """gelu and geglu use the tanh form, as GPT-2 and Gemma do; gelu_erf the exact one, as GPT-NeoX and MPT do."""
     mlp_bias: bool = False
     attention_bias: bool = False
     """Bias of the output projection; q, k and v have the layer field `qkv_bias`, of which this is the default."""
     tie_word_embeddings: bool = True
     embedding_scale: float | Literal["sqrt_hidden"] | None = None
+    embedding_norm: bool = False
+    """A norm right after the embeddings (BLOOM)."""
+    residual_scale: float | None = None
+    """Multiplies what each branch adds to the residual stream (Granite)."""
     logit_scale: float | None = None
     final_logit_softcapping: float | None = None
     initializer_range: float | None = None
@@ -109,10 +114,11 @@ class DataConfig:
 class TokenizerConfig:
     """Byte-level BPE (`conf/tokenizer/`): trained on the training documents, or loaded."""
 
-    source: Literal["train", "file"]
+    source: Literal["train", "file", "init_from"]
+    """init_from is written by a run that begins from given weights: the tokenizer.json in its folder, which is theirs."""
     vocab_size: int | None = None
     """source=train: the asked size; what the corpus gives may be smaller, which is reported and used.
-    source=file: null, the file decides."""
+    source=file or init_from: null, the file decides."""
     path: str | None = None
     """source=file: a tokenizer.json."""
     bos_token: str | None = None
@@ -201,6 +207,14 @@ class Config:
     """The whole run folder, instead of outputs/<name>-s<seed>-<hash>."""
     output_dir: str
     resume: Literal["auto", "never", "must", "force"]
+    init_from: str | None
+    """Weights to begin with, under this plan or another: a run folder, a checkpoint file or a Hugging Face folder."""
+    init_from_allow: tuple[Literal["interpolate", "crop", "block"], ...]
+    """What may differ from those weights' model: interpolate or crop a learned position table, other block settings."""
+    init_from_fingerprint: str | None
+    """What the weights and their tokenizer are, whatever the path; filled in, or given to insist on exactly these."""
+    train_only: tuple[str, ...] | None
+    """Globs over parameter names; all other parameters keep their values. null trains all."""
     dry_run: bool
     eval_at_end: bool
     """Print loss against length, 1x to 16x the training length, when the run is complete."""

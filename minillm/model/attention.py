@@ -6,6 +6,7 @@ Shapes: B batch, T tokens, D hidden width, H query heads, G key-value heads, K h
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -15,20 +16,36 @@ from minillm.attention.tokens import StepContext
 from minillm.config.layers import LayerSpec
 from minillm.config.schema import Backend, BlockConfig
 from minillm.model.norms import HeadNorm
+from minillm.model.shared_qk import SharedQK
+from minillm.position.base import LayerPosition
 
 
 class Attention(nn.Module):
     """Softmax attention as one `LayerSpec` declares it."""
 
-    def __init__(self, spec: LayerSpec, hidden_size: int, block: BlockConfig, backend: Backend = "auto") -> None:
+    def __init__(
+        self,
+        spec: LayerSpec,
+        hidden_size: int,
+        block: BlockConfig,
+        position: LayerPosition | None,
+        backend: Backend = "auto",
+    ) -> None:
+        """`position` is what `spec.position.make` gives; one that layers share is registered by its owner, not here."""
         super().__init__()
         check(backend, spec)
         self.spec, self.backend = spec, backend
         q_width, kv_width = spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim
-        self.widths = (q_width, kv_width, kv_width)
+        self.widths = (kv_width, kv_width) if spec.shared_qk else (q_width, kv_width, kv_width)
         self.qkv_proj = nn.Linear(hidden_size, sum(self.widths), bias=spec.qkv_bias)
+        self.shared_qk = SharedQK(spec) if spec.shared_qk else None
+        self.gate_proj = nn.Linear(hidden_size, q_width, bias=False) if spec.gate else None
         self.o_proj = nn.Linear(q_width, hidden_size, bias=block.attention_bias)
-        self.position = spec.position.make(spec.shape)
+        self.sinks = nn.Parameter(torch.empty(spec.num_attention_heads)) if spec.sink_logits else None
+        if spec.position.shared:
+            object.__setattr__(self, "position", position)  # past nn.Module, which would register it
+        else:
+            self.position = position
         self.temperature = None if spec.temperature is None else spec.temperature.make(spec.shape)
         self.q_norm = self.k_norm = None
         if spec.qk_norm is not None:
@@ -39,10 +56,12 @@ class Attention(nn.Module):
         self, x: Float[Tensor, "B T D"], context: StepContext
     ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B G T K"], Float[Tensor, "B G T K"]]:
         """Queries, keys and values as they meet in the scores: normalised, rotated, queries scaled by temperature."""
-        q, k, v = (
+        parts = [
             part.unflatten(-1, (-1, self.spec.head_dim)).transpose(1, 2)
             for part in self.qkv_proj(x).split(self.widths, dim=-1)
-        )
+        ]
+        q, k = parts[:2] if self.shared_qk is None else self.shared_qk(parts[0])
+        v = parts[-1]
         norm_last = self.spec.qk_norm is not None and self.spec.qk_norm.order == "after_rope"
         if not norm_last:
             q, k = self._norm(q, k)
@@ -69,9 +88,17 @@ class Attention(nn.Module):
             k, v, keys = cache.append(k, v, context.tokens)
         out = attend(
             q, k, v, self.spec, queries=context.tokens, keys=keys, context=context, position=self.position,
-            backend=self.backend,
+            sinks=self.sinks, backend=self.backend,
         )  # fmt: skip
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        out = out.transpose(1, 2).flatten(2)
+        if self.gate_proj is not None:
+            out = out * self.gate_proj(x).sigmoid()
+        return self.o_proj(out)
+
+    def reset_parameters(self) -> None:
+        """The parameters that stand here alone: sinks begin at 0, like one more key of score 0 (Granite)."""
+        if self.sinks is not None:
+            nn.init.zeros_(self.sinks)
 
     @property
     def _shared_temperature(self) -> bool:

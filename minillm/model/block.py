@@ -16,18 +16,20 @@ from minillm.config.schema import ModelConfig
 from minillm.model.attention import Attention
 from minillm.model.mlp import MLP
 from minillm.model.norms import block_norm
+from minillm.position.base import LayerPosition
 
 
 class Block(nn.Module):
     """x + attention, then x + MLP; `norm_placement` says where norms stand (see BlockConfig)."""
 
-    def __init__(self, spec: LayerSpec, config: ModelConfig) -> None:
+    def __init__(self, spec: LayerSpec, config: ModelConfig, position: LayerPosition | None) -> None:
         super().__init__()
         block, width = config.block, config.hidden_size
         self.placement = block.norm_placement
-        self.attention = Attention(spec, width, block, config.backend)
+        self.residual_scale = block.residual_scale
+        self.attention = Attention(spec, width, block, position, config.backend)
         self.mlp = MLP(width, config.intermediate_size, block)
-        before = self.placement in ("pre", "sandwich", "parallel")
+        before = self.placement in ("pre", "sandwich", "parallel", "parallel_split")
         after = self.placement in ("post", "branch_post", "sandwich")
         self.input_layernorm = block_norm(block, width) if before else nn.Identity()
         self.post_attention_layernorm = block_norm(block, width) if after else nn.Identity()
@@ -38,11 +40,16 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], context: StepContext, cache: LayerCache | None = None
     ) -> Float[Tensor, "B T D"]:
-        if self.placement == "parallel":
+        if self.placement.startswith("parallel"):
             normed = self.input_layernorm(x)
-            return x + self.attention(normed, context, cache) + self.mlp(normed)
+            to_mlp = normed if self.placement == "parallel" else self.pre_feedforward_layernorm(x)
+            return x + self._scaled(self.attention(normed, context, cache)) + self._scaled(self.mlp(to_mlp))
         if self.placement == "post":
-            x = self.post_attention_layernorm(x + self.attention(x, context, cache))
-            return self.post_feedforward_layernorm(x + self.mlp(x))
-        x = x + self.post_attention_layernorm(self.attention(self.input_layernorm(x), context, cache))
-        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+            x = self.post_attention_layernorm(x + self._scaled(self.attention(x, context, cache)))
+            return self.post_feedforward_layernorm(x + self._scaled(self.mlp(x)))
+        attended = self.attention(self.input_layernorm(x), context, cache)
+        x = x + self._scaled(self.post_attention_layernorm(attended))
+        return x + self._scaled(self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))))
+
+    def _scaled(self, branch: Tensor) -> Tensor:
+        return branch if self.residual_scale is None else branch * self.residual_scale

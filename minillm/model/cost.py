@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from minillm.config.layers import LayerSpec
 from minillm.config.schema import ModelConfig
 from minillm.model.decoder import build_model
+from minillm.model.mlp import gated
 
 TRAINING_PASSES = 3
 """Forward, and a backward of twice its size."""
@@ -51,7 +54,7 @@ def cost(config: ModelConfig, seq_len: int, bytes_per_value: int = 4) -> Cost:
     parameters = sum(p.numel() for p in model.parameters())
     embedding = model.embed_tokens.weight.numel()
     head_flops = 2.0 * model.head_weight.numel()
-    matrices = [2.0 * sum(p.numel() for p in layer.parameters() if p.ndim == 2) for layer in model.layers]
+    matrices = [2.0 * _matrix_weights(layer) for layer in model.layers]
     scores = [score_flops_per_token(spec, seq_len) for spec in config.layers]
     forward = head_flops + sum(matrices) + sum(scores)
     layers = tuple(
@@ -77,8 +80,18 @@ def cost(config: ModelConfig, seq_len: int, bytes_per_value: int = 4) -> Cost:
 
 
 def score_flops_per_token(spec: LayerSpec, seq_len: int) -> float:
-    """Forward FLOPs of q.k and of the weighted sum of values, averaged over the tokens of one document."""
-    return 4.0 * spec.num_attention_heads * spec.head_dim * spec.visible_pairs(seq_len) / seq_len
+    """Forward FLOPs of q.k, of the weighted sum of values, and of what position adds, averaged over one document."""
+    pairs = 4.0 * spec.num_attention_heads * spec.head_dim * spec.visible_pairs(seq_len) / seq_len
+    return pairs + spec.position.flops_per_token(spec.shape, seq_len)
+
+
+def _matrix_weights(layer: nn.Module) -> int:
+    """Weights that every token is multiplied with; a position scheme's own are in its `flops_per_token`."""
+    return sum(
+        module.weight.numel()
+        for name, module in layer.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith("attention.position.")
+    )
 
 
 def kv_bytes(spec: LayerSpec, length: int, bytes_per_value: int = 4) -> int:
@@ -102,7 +115,7 @@ def training_memory_bytes(config: ModelConfig, tokens: int, seq_len: int, activa
     for spec in config.layers:
         query_width = spec.num_attention_heads * spec.head_dim
         kv_width = spec.num_key_value_heads * spec.head_dim
-        mlp = (2 if config.block.mlp == "gelu" else 5) * config.intermediate_size
+        mlp = (5 if gated(config.block) else 2) * config.intermediate_size
         per_token += 6 * config.hidden_size + 3 * query_width + 2 * kv_width + mlp
     per_token += 3 * config.hidden_size
     return 16 * parameters + tokens * per_token * activation_bytes

@@ -11,6 +11,7 @@ specs, so a model may be built on the meta device, materialised, sharded or move
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Literal
 
 import torch
@@ -26,6 +27,7 @@ from minillm.model.block import Block
 from minillm.model.init import init_weights
 from minillm.model.loss import linear_cross_entropy, scale_logits
 from minillm.model.norms import block_norm
+from minillm.position.base import LayerPosition
 
 
 class Decoder(nn.Module):
@@ -43,7 +45,19 @@ class Decoder(nn.Module):
             self.embed_positions = config.embedding_position.make_embedding(
                 config.hidden_size, config.max_position_embeddings
             )
-        self.layers = nn.ModuleList(Block(spec, config) for spec in config.layers)
+        self.embed_norm = block_norm(block, config.hidden_size) if block.embedding_norm else None
+        # What several layers share stands here, once: registered in two blocks it would be twice in the state dict.
+        self.shared_positions = nn.ModuleDict()
+        shared: dict[Hashable, LayerPosition] = {}
+        blocks = []
+        for spec in config.layers:
+            key = (spec.position, spec.shape._replace(index=0))
+            position = shared.get(key) or spec.position.make(spec.shape)
+            if position is not None and spec.position.shared and key not in shared:
+                same = sum(name.startswith(spec.position.scheme) for name in self.shared_positions)
+                self.shared_positions[f"{spec.position.scheme}_{same}"] = shared[key] = position
+            blocks.append(Block(spec, config, position))
+        self.layers = nn.ModuleList(blocks)
         # In the post-norm form each block ends with a norm, so there is none left to add.
         self.norm = nn.Identity() if block.norm_placement == "post" else block_norm(block, config.hidden_size)
         self.lm_head = None
@@ -87,7 +101,8 @@ class Decoder(nn.Module):
         """Hidden states after the last norm; arguments as in `forward`."""
         batch, length = tokens.shape
         placed = arrange(batch, length, tokens.device, document_ids, positions, None if cache is None else cache.past)
-        context = StepContext(placed, contiguous=cache is None or len(cache) == 0)
+        seen = 0 if cache is None else len(cache)
+        context = StepContext(placed, contiguous=seen == 0, seen=seen, cached=cache is not None)
         x = self.embed(tokens, placed.position)
         for index, layer in enumerate(self.layers):
             x = layer(x, context, None if cache is None else cache.layers[index])
@@ -96,7 +111,7 @@ class Decoder(nn.Module):
         return self.norm(x)
 
     def embed(self, tokens: Int[Tensor, "B T"], position: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
-        """Token embeddings, scaled, plus position embeddings where the plan has them."""
+        """Token embeddings, scaled, plus position embeddings where the plan has them, normed where the block says."""
         x = self.embed_tokens(tokens)
         scale = self.config.block.embedding_scale
         if scale is not None:
@@ -105,7 +120,7 @@ class Decoder(nn.Module):
             x = x * torch.tensor(factor, dtype=x.dtype, device=x.device)
         if self.embed_positions is not None:
             x = x + self.embed_positions(position).to(x.dtype)
-        return x
+        return x if self.embed_norm is None else self.embed_norm(x)
 
     def logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         raw = F.linear(hidden, self.head_weight).float()

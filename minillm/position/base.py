@@ -65,6 +65,19 @@ class LayerPosition(nn.Module):
         """What is added to the scaled scores, float32, B may be 1; None adds nothing."""
         return None
 
+    def scores(
+        self, q: Float[Tensor, "B H Tq K"], k: Float[Tensor, "B H Tk K"], queries: Tokens, keys: Tokens
+    ) -> Float[Tensor, "B H Tq Tk"]:
+        """Place "relative": what content and distance together add to q.k, before the scale. float32 in and out; each
+        query head comes with its own key head."""
+        raise NotImplementedError
+
+    def values(
+        self, probs: Float[Tensor, "B H Tq Tk"], queries: Tokens, keys: Tokens
+    ) -> Float[Tensor, "B H Tq K"] | None:
+        """Place "relative": what distance adds to the weighted sum of values; None adds nothing."""
+        return None
+
 
 @dataclass(frozen=True)
 class PositionScheme:
@@ -72,6 +85,11 @@ class PositionScheme:
 
     scheme: ClassVar[str]
     place: ClassVar[Place]
+    score_parts = 1
+    """Products of which a score is the sum: 1 is q.k alone. Where nothing else is said, the sum is divided by
+    sqrt(head_dim * score_parts)."""
+    shared = False
+    """Layers of an equal scheme and equal heads have one module together; its `bias_key` must then not be None."""
 
     def validate(self, layer: LayerShape) -> None:
         """Raise ConfigError naming field, value and what is allowed; the caller prefixes the layer."""
@@ -83,6 +101,10 @@ class PositionScheme:
     def summary(self) -> dict[str, Any]:
         """Cells of the printed layer table: keys among 'theta', 'scaling', 'detail'."""
         return {}
+
+    def flops_per_token(self, layer: LayerShape, length: int) -> float:
+        """Forward FLOPs beyond those of q.k and of the weighted values, averaged over a document of `length` tokens."""
+        return 0.0
 
     @property
     def bias_key(self) -> Hashable:

@@ -87,6 +87,11 @@ def random_qkv(spec: LayerSpec, batch: int, length: int, dtype: torch.dtype = to
     return [torch.randn(batch, length, n, spec.head_dim, dtype=dtype).transpose(1, 2) for n in heads]
 
 
+def sink_logits(spec: LayerSpec) -> Tensor | None:
+    """A logit for each head, some of which outweigh all keys, where the layer has them."""
+    return torch.linspace(-2, 4, spec.num_attention_heads).requires_grad_() if spec.sink_logits else None
+
+
 def _packed(batch: int, length: int) -> Tensor:
     """Documents with other boundaries in each row."""
     place = torch.arange(length)
@@ -116,7 +121,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 class Result(NamedTuple):
-    """Output (B, H, T, K), gradients of q, k, v, and gradients of what position trains."""
+    """Output (B, H, T, K), gradients of q, k, v, and gradients of what position and sinks train."""
 
     out: Tensor
     grads: list[Tensor]
@@ -126,10 +131,12 @@ class Result(NamedTuple):
 def run(backend: str, spec: LayerSpec, qkv: list[Tensor], tokens: Tokens, backward: bool = True) -> Result:
     leaves = [x.detach().clone().requires_grad_(backward) for x in qkv]
     position = spec.position.make(spec.shape)
-    out = attend(*leaves, spec, tokens, tokens, StepContext(tokens, contiguous=True), position, backend)
+    sinks = sink_logits(spec)
+    out = attend(*leaves, spec, tokens, tokens, StepContext(tokens, contiguous=True), position, backend, sinks)
     if not backward:
         return Result(out, [], [])
     trained = [] if position is None else list(position.parameters())
+    trained += [] if sinks is None else [sinks]
     weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape)
     grads = list(torch.autograd.grad((out * weight).sum(), [*leaves, *trained]))
     return Result(out.detach(), grads[:3], grads[3:])

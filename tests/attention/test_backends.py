@@ -17,7 +17,7 @@ from minillm.attention.tokens import StepContext, arrange
 from minillm.config.layers import LayerSpec
 from minillm.errors import ConfigError
 from minillm.position.alibi import ALiBi
-from tests.attention.cases import BIASES, LAYOUTS, assert_same, layer, random_qkv, run
+from tests.attention.cases import BIASES, LAYOUTS, assert_same, layer, random_qkv, run, sink_logits
 
 MASKS = {
     "full": {},
@@ -26,6 +26,10 @@ MASKS = {
     "window of 64": {"window": 64},
     "chunk of 20": {"chunk": 20},
     "chunk of 64": {"chunk": 64},
+    "full with sinks": {"sink_logits": True},
+    "window of 20 with sinks": {"window": 20, "sink_logits": True},
+    "chunk of 20 with sinks": {"chunk": 20, "sink_logits": True},
+    "window of 20 and 3 kept": {"window": 20, "sink_tokens": 3},
 }
 FUSED = ["sdpa", "banded"]
 POSSIBLE = [
@@ -52,10 +56,41 @@ def test_every_backend_equals_the_reference(backend: str, mask: str, layout: str
 
 
 def test_a_long_sequence_takes_the_causal_flag_and_is_as_right() -> None:
-    spec = layer(heads=2, kv_heads=1, head_dim=4)
-    qkv = random_qkv(spec, 1, 2050)
-    tokens = arrange(1, 2050, "cpu")
-    assert_same(run("sdpa", spec, qkv, tokens), run("reference", spec, qkv, tokens))
+    for spec in (layer(heads=2, kv_heads=1, head_dim=4), layer(heads=2, kv_heads=1, head_dim=4, sink_logits=True)):
+        qkv = random_qkv(spec, 1, 2050)
+        tokens = arrange(1, 2050, "cpu")
+        assert_same(run("sdpa", spec, qkv, tokens), run("reference", spec, qkv, tokens))
+
+
+def test_sinks_are_one_more_key_of_no_value() -> None:
+    """The form of gpt-oss: softmax over all scores and the logit; the form of Granite: sigmoid(logsumexp - logit)."""
+    spec = layer(window=4, sink_logits=True)
+    q, k, v = random_qkv(spec, 2, 11)
+    tokens = arrange(2, 11, "cpu")
+    sinks = sink_logits(spec)
+    call = Call(q, k, v, spec, tokens, tokens, StepContext(tokens, contiguous=True), None, sinks)
+    out, probs = reference(call, return_probs=True)
+    plain, _ = reference(call._replace(sinks=None), return_probs=True)
+    scores = q @ k.repeat_interleave(2, dim=1).transpose(-1, -2) * 8**-0.5
+    place = torch.arange(11)
+    back = place[:, None] - place
+    lse = scores.masked_fill((back < 0) | (back >= 4), float("-inf")).logsumexp(dim=-1)
+    share = (lse - sinks[None, :, None]).sigmoid()
+    torch.testing.assert_close(out, plain * share[..., None], atol=1e-6, rtol=0)
+    torch.testing.assert_close(probs.sum(dim=-1), share, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("backend", FUSED)
+def test_half_precision_keeps_the_sinks(backend: str) -> None:
+    spec = layer(window=20, sink_logits=True)
+    q, k, v = (x.bfloat16() for x in random_qkv(spec, 1, 60))
+    tokens = arrange(1, 60, "cpu")
+    # 5 + 1/64 is not a bfloat16; the sink outweighs all keys, so its rounding would show in every output.
+    sinks = torch.full((4,), 5 + 1 / 64)
+    context = StepContext(tokens, contiguous=True)
+    exact = attend(q.float(), k.float(), v.float(), spec, tokens, tokens, context, None, "reference", sinks)
+    got = attend(q, k, v, spec, tokens, tokens, StepContext(tokens, contiguous=True), None, backend, sinks)
+    assert ((got.float() - exact).abs() / exact.abs().clamp(min=1e-3)).median() < 2**-8
 
 
 @pytest.mark.bug("B003")

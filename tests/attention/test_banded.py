@@ -84,9 +84,9 @@ def test_the_blocks_before_a_block_hold_all_that_its_first_row_sees(reach: int) 
 def test_twice_the_length_costs_twice_as_many_scores(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scores: list[int] = []
 
-    def counted(q, k, v, mask, scale, causal=False):  # type: ignore[no-untyped-def]
+    def counted(q, k, v, mask, scale, causal=False, sinks=None):  # type: ignore[no-untyped-def]
         scores.append(q.shape[0] * q.shape[2] * k.shape[2] + (0 if mask is None else mask.numel()))
-        return fused(q, k, v, mask, scale, causal)
+        return fused(q, k, v, mask, scale, causal, sinks)
 
     fused = sdpa_module.fused
     monkeypatch.setattr(banded_module, "fused", counted)

@@ -17,10 +17,11 @@ def seen_keys(mask_key: MaskKey, tokens: Tokens, row: int = 0) -> list[list[int]
 @pytest.mark.parametrize(
     ("mask_key", "keys"),
     [
-        pytest.param((None, None), [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]], id="full"),
-        pytest.param((3, None), [[0], [0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]], id="window of 3"),
-        pytest.param((None, 3), [[0], [0, 1], [0, 1, 2], [3], [3, 4]], id="chunk of 3"),
-        pytest.param((9, None), [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]], id="window beyond the length"),
+        pytest.param(MaskKey(), [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]], id="full"),
+        pytest.param(MaskKey(3), [[0], [0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]], id="window of 3"),
+        pytest.param(MaskKey(2, sink_tokens=1), [[0], [0, 1], [0, 1, 2], [0, 2, 3], [0, 3, 4]], id="one token kept"),
+        pytest.param(MaskKey(chunk=3), [[0], [0, 1], [0, 1, 2], [3], [3, 4]], id="chunk of 3"),
+        pytest.param(MaskKey(9), [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]], id="wide window"),
     ],
 )
 def test_golden_masks(mask_key: MaskKey, keys: list[list[int]]) -> None:
@@ -28,7 +29,7 @@ def test_golden_masks(mask_key: MaskKey, keys: list[list[int]]) -> None:
 
 
 @pytest.mark.bug("B005")
-@pytest.mark.parametrize("mask_key", [(1, None), (None, 1)], ids=["window", "chunk"])
+@pytest.mark.parametrize("mask_key", [MaskKey(1), MaskKey(chunk=1)], ids=["window", "chunk"])
 def test_a_window_or_chunk_of_one_sees_only_itself(mask_key: MaskKey) -> None:
     assert seen_keys(mask_key, arrange(1, 4, "cpu")) == [[0], [1], [2], [3]]
 
@@ -36,7 +37,7 @@ def test_a_window_or_chunk_of_one_sees_only_itself(mask_key: MaskKey) -> None:
 @pytest.mark.bug("B014")
 def test_a_window_stops_at_the_boundary_of_a_document() -> None:
     ids = torch.arange(128)[None] // 64
-    keys = seen_keys((8, None), arrange(1, 128, "cpu", ids))
+    keys = seen_keys(MaskKey(8), arrange(1, 128, "cpu", ids))
     assert keys[64] == [64]
     assert keys[66] == [64, 65, 66]
     assert keys[63] == list(range(56, 64))
@@ -45,28 +46,33 @@ def test_a_window_stops_at_the_boundary_of_a_document() -> None:
 @pytest.mark.bug("B015")
 def test_each_row_has_its_own_boundaries() -> None:
     tokens = arrange(2, 4, "cpu", torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]]))
-    assert seen_keys((None, None), tokens, row=0) == [[0], [0, 1], [2], [2, 3]]
-    assert seen_keys((None, None), tokens, row=1) == [[0], [1], [1, 2], [1, 2, 3]]
+    assert seen_keys(MaskKey(), tokens, row=0) == [[0], [0, 1], [2], [2, 3]]
+    assert seen_keys(MaskKey(), tokens, row=1) == [[0], [1], [1, 2], [1, 2, 3]]
 
 
 def test_chunks_begin_anew_with_each_document() -> None:
     tokens = arrange(1, 7, "cpu", torch.tensor([[0, 0, 1, 1, 1, 1, 1]]))
-    assert seen_keys((None, 3), tokens) == [[0], [0, 1], [2], [2, 3], [2, 3, 4], [5], [5, 6]]
+    assert seen_keys(MaskKey(chunk=3), tokens) == [[0], [0, 1], [2], [2, 3], [2, 3, 4], [5], [5, 6]]
+
+
+def test_each_document_keeps_its_own_first_tokens() -> None:
+    tokens = arrange(1, 8, "cpu", torch.tensor([[-1, 0, 0, 0, 1, 1, 1, 1]]))
+    assert seen_keys(MaskKey(1, sink_tokens=1), tokens) == [[0], [1], [1, 2], [1, 3], [4], [4, 5], [4, 6], [4, 7]]
 
 
 def test_windows_count_tokens_and_chunks_count_positions() -> None:
     tokens = arrange(1, 4, "cpu", positions=torch.tensor([5, 6, 7, 8]))
-    assert seen_keys((2, None), tokens) == [[0], [0, 1], [1, 2], [2, 3]]
-    assert seen_keys((None, 3), tokens) == [[0], [1], [1, 2], [1, 2, 3]]
+    assert seen_keys(MaskKey(2), tokens) == [[0], [0, 1], [1, 2], [2, 3]]
+    assert seen_keys(MaskKey(chunk=3), tokens) == [[0], [1], [1, 2], [1, 2, 3]]
 
 
 def test_a_chunk_reaches_no_farther_than_its_size_though_positions_stand_still() -> None:
     tokens = arrange(1, 5, "cpu", positions=torch.zeros(5, dtype=torch.long))
-    assert seen_keys((None, 2), tokens) == [[0], [0, 1], [1, 2], [2, 3], [3, 4]]
+    assert seen_keys(MaskKey(chunk=2), tokens) == [[0], [0, 1], [1, 2], [2, 3], [3, 4]]
 
 
 @pytest.mark.bug("B012")
-@pytest.mark.parametrize("mask_key", [(None, None), (2, None), (None, 2)], ids=["full", "window", "chunk"])
+@pytest.mark.parametrize("mask_key", [MaskKey(), MaskKey(2), MaskKey(chunk=2)], ids=["full", "window", "chunk"])
 def test_padding_is_seen_by_no_other_token_and_no_row_is_empty(mask_key: MaskKey) -> None:
     tokens = arrange(1, 6, "cpu", torch.tensor([[-1, -1, 0, 0, -1, -1]]))
     assert seen_keys(mask_key, tokens) == [[0], [1], [2], [2, 3], [4], [5]]

@@ -297,9 +297,16 @@ def test_an_override_that_fits_no_layer_is_refused(overrides: Any, expected: str
     assert refused({**TWO, "overrides": overrides}).startswith(f"model.layers.overrides{expected}")
 
 
-@pytest.mark.parametrize("field", ["sink_tokens", "sink_logits", "gate", "windw", "theta"])
+def test_kept_first_tokens_need_a_window() -> None:
+    assert refused(one_kind(sink_tokens=4)) == (
+        "layer 0 (kind 'a'): sink_tokens = 4 has no effect without a window: give one, or set sink_tokens to null."
+    )
+    assert "sink_tokens = 0: must be 1 or more, or null for none." in refused(one_kind(window=3, sink_tokens=0))
+
+
+@pytest.mark.parametrize("field", ["sink_token", "windw", "theta"])
 def test_a_layer_field_that_does_not_exist_is_refused_everywhere(field: str) -> None:
-    hint = " Did you mean 'window'?" if field == "windw" else ""
-    tail = f"{field} = 4: unknown layer field.{hint} Allowed: position, window, chunk, qk_norm, temperature, softcap,"
+    hint = {"windw": " Did you mean 'window'?", "sink_token": " Did you mean 'sink_tokens'?"}.get(field, "")
+    tail = f"{field} = 4: unknown layer field.{hint} Allowed: position, window, chunk, sink_tokens, sink_logits, "
     assert refused(one_kind(**{field: 4})).startswith(f"model.layers.kinds.a.{tail}")
     assert refused(one_kind(), {field: 4}).startswith(f"model.attention.{tail}")
