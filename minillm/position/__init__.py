@@ -22,6 +22,7 @@ from minillm.position.base import (
 )
 from minillm.position.learned import interpolate_table
 from minillm.position.rope import rope_frequencies
+from minillm.position.rotation_forms import half_to_interleaved, interleaved_to_half, rotate_complex
 from minillm.position.temperature import TEMPERATURES, QueryScale, TemperatureScheme, temperature_class
 
 for _module in pkgutil.iter_modules(__path__):
@@ -38,9 +39,12 @@ __all__ = [
     "Rotary",
     "TemperatureScheme",
     "alibi_slopes",
+    "half_to_interleaved",
+    "interleaved_to_half",
     "interpolate_table",
     "register",
     "rope_frequencies",
+    "rotate_complex",
     "scheme_class",
     "temperature_class",
 ]
