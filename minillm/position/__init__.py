@@ -22,6 +22,7 @@ from minillm.position.base import (
 )
 from minillm.position.learned import interpolate_table
 from minillm.position.rope import rope_frequencies
+from minillm.position.t5 import t5_bucket
 from minillm.position.rotation_forms import half_to_interleaved, interleaved_to_half, rotate_complex
 from minillm.position.temperature import TEMPERATURES, QueryScale, TemperatureScheme, temperature_class
 
@@ -46,5 +47,6 @@ __all__ = [
     "rope_frequencies",
     "rotate_complex",
     "scheme_class",
+    "t5_bucket",
     "temperature_class",
 ]

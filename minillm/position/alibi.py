@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from minillm.attention.tokens import Tokens
 from minillm.errors import ConfigError
@@ -41,16 +41,22 @@ def _slopes(num_heads: int) -> list[float]:
 @register("alibi")
 @dataclass(frozen=True)
 class ALiBi(PositionScheme):
-    """score += -slope[head] * distance. Slopes are fixed: trained ones extrapolated badly in the paper."""
+    """score += -slope[head] * distance."""
 
     place: ClassVar[Place] = "bias"
 
+    learned: bool = False
+    """Train the slopes, layer by layer, from the fixed ones on. In the paper trained slopes extrapolated badly."""
+
     def make(self, layer: LayerShape) -> LayerPosition:
-        return ALiBiBias(layer.num_attention_heads)
+        return LearnedALiBiBias(layer.num_attention_heads) if self.learned else ALiBiBias(layer.num_attention_heads)
+
+    def summary(self) -> dict[str, Any]:
+        return {"detail": "learned"} if self.learned else {}
 
     @property
     def bias_key(self) -> Hashable:
-        return self.scheme
+        return None if self.learned else self.scheme
 
 
 class ALiBiBias(LayerPosition):
@@ -58,7 +64,10 @@ class ALiBiBias(LayerPosition):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        self.slopes = tuple(_slopes(num_heads))
+        self.fixed = tuple(_slopes(num_heads))
+
+    def slopes(self, device: torch.device) -> Float[Tensor, "H"]:
+        return torch.tensor(self.fixed, dtype=torch.float32, device=device)
 
     def bias(self, queries: Tokens, keys: Tokens) -> Float[Tensor, "B H Tq Tk"]:
         """-slope * |query position - key position|, float32, never positive; the mask decides what is seen."""
@@ -66,5 +75,22 @@ class ALiBiBias(LayerPosition):
         query = queries.position.to(torch.float32)
         key = keys.position.to(torch.float32)
         distance = (query[:, :, None] - key[:, None, :]).abs_()
-        slopes = torch.tensor(self.slopes, dtype=torch.float32, device=distance.device)
-        return distance[:, None] * -slopes[:, None, None]
+        return distance[:, None] * -self.slopes(distance.device)[:, None, None]
+
+
+class LearnedALiBiBias(ALiBiBias):
+    """Trains `log2_change` (H,): a slope is its fixed one times 2 ** change. It starts at zero, exactly the fixed ones.
+
+    Powers, because slopes differ by factors of a hundred between heads: an optimiser's step is then the same share of
+    each, and none can become negative, which would favour the farthest key.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__(num_heads)
+        self.log2_change = nn.Parameter(torch.empty(num_heads))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.log2_change)
+
+    def slopes(self, device: torch.device) -> Float[Tensor, "H"]:
+        return super().slopes(device) * self.log2_change.float().exp2()
