@@ -22,8 +22,8 @@ from minillm.position.base import (
 )
 from minillm.position.learned import interpolate_table
 from minillm.position.rope import rope_frequencies
-from minillm.position.t5 import t5_bucket
 from minillm.position.rotation_forms import half_to_interleaved, interleaved_to_half, rotate_complex
+from minillm.position.t5 import t5_bucket
 from minillm.position.temperature import TEMPERATURES, QueryScale, TemperatureScheme, temperature_class
 
 for _module in pkgutil.iter_modules(__path__):
