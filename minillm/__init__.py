@@ -40,6 +40,6 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("position", "attention", "config", "model", "data", "training", "evaluation", "report"):
+    if name in ("position", "attention", "config", "model", "data", "training", "evaluation", "report", "hub"):
         return importlib.import_module(f"minillm.{name}")
     raise AttributeError(f"module 'minillm' has no attribute {name!r}")

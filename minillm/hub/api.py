@@ -1,0 +1,204 @@
+"""from_transformers, to_transformers, load and export: what users call."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minillm.config.schema import ModelConfig
+from minillm.errors import ConfigError, MinillmError
+from minillm.hub.choose import choose
+from minillm.hub.convert import build, tensors_of
+from minillm.hub.family import Family
+from minillm.hub.family import family as family_of
+from minillm.hub.folder import INDEX, WEIGHTS, Tensors, read_config
+from minillm.model.decoder import Decoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from minillm.data.tokenizer import Tokenizer
+
+
+def read_plan(
+    source: str | Path | Mapping[str, Any], text_only: bool = False
+) -> tuple[Family, ModelConfig, tuple[str, ...]]:
+    """Family, configuration and warnings of a folder or a config.json, or of its content; weights are not looked at.
+
+    `text_only` takes the text part of a multimodal model, which is refused otherwise.
+    """
+    given = isinstance(source, Mapping)
+    values = source if isinstance(source, Mapping) else read_config(source)
+    where = (
+        "config.json"
+        if given
+        else str(Path(str(source)) / "config.json")
+        if Path(str(source)).is_dir()
+        else str(source)
+    )
+    found = family_of(values["model_type"], f"{where}: model_type")
+    model, warnings = found.read(found.text_part(values, where, text_only), where)
+    return found, model, warnings
+
+
+def from_transformers(
+    source: str | Path | PreTrainedModel, *, dtype: torch.dtype | None = None, text_only: bool = False
+) -> Decoder:
+    """A Decoder with the weights of a Hugging Face folder or of a model of transformers; eval mode, on the CPU.
+
+    Args:
+        source: a folder with config.json and safetensors, or a loaded model. Of a folder, no code is run.
+        dtype: of the weights. None keeps the stored one: a bfloat16 folder gives a bfloat16 model, and goes out again
+            with identical bits. For logits as exact as may be, or to train, ask for torch.float32.
+        text_only: take the text part of a multimodal model, which is refused otherwise.
+
+    Raises:
+        MinillmError: the model is beyond this project, or the folder is damaged; the message names key or tensor.
+    """
+    if isinstance(source, (str, Path)):
+        found, model, _ = read_plan(source, text_only)
+        return build(found, model, Tensors(source), str(source), dtype)
+    values, where = source.config.to_dict(), f"this {type(source).__name__}"
+    found, model, _ = read_plan(values, text_only)
+    state = {name: tensor.detach().cpu() for name, tensor in source.state_dict().items()}
+    return build(found, model, state, where, dtype)
+
+
+def to_transformers(model: Decoder, family: str | None = None) -> PreTrainedModel:
+    """A model of transformers that computes the same; eval mode, its own copy of the weights.
+
+    Args:
+        family: force one (`python -m minillm.hub families`); None takes the plainest that says the plan exactly.
+
+    Raises:
+        MinillmError: none does; the message says for each, layer by layer, why.
+    """
+    transformers = need_transformers()
+    found = choose(model.config, family)
+    values = found.write(model.config)
+    weights = tensors_of(found, model)
+    config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    made = transformers.AutoModelForCausalLM.from_config(config, dtype=model.embed_tokens.weight.dtype)
+    state = {name: tensor.cpu() for name, tensor in weights.items()}
+    if model.config.block.tie_word_embeddings:
+        state[found.head] = state[found.embedding]
+    made.load_state_dict(state, strict=True)
+    made.tie_weights()
+    return made.eval()
+
+
+def need_transformers() -> Any:
+    """The transformers package, or an error that says how to have it."""
+    try:
+        import transformers
+    except ImportError:
+        raise MinillmError(
+            "This needs transformers, which is not installed: pip install 'minillm[hf]'. Folders are read and written "
+            "without it: minillm.hub.from_transformers(FOLDER), python -m minillm.hub export RUN OUT."
+        ) from None
+    return transformers
+
+
+def load(folder: str | Path, *, dtype: torch.dtype | None = None, text_only: bool = False) -> tuple[Decoder, Tokenizer]:
+    """Model and tokenizer of a Hugging Face folder, as `minillm.load` gives them for a run."""
+    return from_transformers(folder, dtype=dtype, text_only=text_only), load_tokenizer(folder)
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokenizer.json of a folder. What begins a document is its `bos_token`, else its `eos_token`."""
+    from minillm.data.tokenizer import Tokenizer
+
+    folder = Path(folder)
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise MinillmError(
+            f"{folder} holds no tokenizer.json. transformers writes one: "
+            f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained(OUT)."
+        )
+    try:
+        return Tokenizer.load(file)
+    except ConfigError:
+        raise
+    except MinillmError:
+        marker = _marker(folder)
+        if marker is None:
+            raise
+        return Tokenizer.load(file, marker)
+
+
+def _marker(folder: Path) -> str | None:
+    try:
+        values = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    for key in ("bos_token", "eos_token"):
+        token = values.get(key)
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            return token
+    return None
+
+
+def save(model: Decoder, out: str | Path, tokenizer: Tokenizer | None = None, family: str | None = None) -> Family:
+    """Write `model` as a Hugging Face folder that transformers loads, and return the family chosen.
+
+    Needs safetensors alone. The marker of `tokenizer`, which begins each document and so ends the one before, becomes
+    bos and eos.
+    """
+    from safetensors.torch import save_file
+
+    found = choose(model.config, family)
+    values = found.write(model.config)
+    weights = {name: tensor.cpu().contiguous() for name, tensor in tensors_of(found, model).items()}
+    dtype = str(model.embed_tokens.weight.dtype).removeprefix("torch.")
+    ids = {} if tokenizer is None else {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.bos_id}
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / INDEX).exists() or any(out.glob("*.safetensors")):
+        raise MinillmError(f"{out} holds a model already. Give another folder, or remove it first.")
+    temporary = out / f".{WEIGHTS}.{os.getpid()}.tmp"
+    save_file({name: _own(tensor) for name, tensor in weights.items()}, temporary, metadata={"format": "pt"})
+    _write(out / "config.json", {**values, **ids, "dtype": dtype})
+    _write(out / "generation_config.json", {"_from_model_config": True, **ids})
+    if tokenizer is not None:
+        write_tokenizer(tokenizer, out, model.config.max_position_embeddings)
+    temporary.replace(out / WEIGHTS)  # last: a folder with weights is whole
+    return found
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Tensors that are views of one another are written apart."""
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone()
+
+
+def write_tokenizer(tokenizer: Tokenizer, out: Path, length: int) -> None:
+    """tokenizer.json and tokenizer_config.json, so that AutoTokenizer encodes as ours does with its marker first."""
+    tokenizer.save(out / "tokenizer.json")
+    marker = tokenizer.bos_token
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": marker,
+        "eos_token": marker,
+        "model_max_length": length,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # a marker spelt out in a text is text
+    }
+    _write(out / "tokenizer_config.json", settings)
+
+
+def _write(file: Path, values: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def export(run: str | Path, out: str | Path, family: str | None = None) -> Family:
+    """A run folder or checkpoint as a Hugging Face folder, tokenizer included."""
+    from minillm.checkpoint import load as load_run
+
+    model, tokenizer = load_run(run)
+    return save(model, out, tokenizer, family)

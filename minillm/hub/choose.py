@@ -1,0 +1,37 @@
+"""Which family says a layer plan exactly, or why none does."""
+
+from __future__ import annotations
+
+from minillm.config.schema import ModelConfig
+from minillm.errors import MinillmError
+from minillm.hub.family import Family, families
+from minillm.hub.family import family as family_of
+
+NEAREST = 3
+"""Families whose every reason is told; of the others only the first."""
+
+
+def choose(model: ModelConfig, name: str | None = None) -> Family:
+    """The plainest family that expresses `model` exactly, or the one asked for by `name`.
+
+    Raises:
+        MinillmError: none does, or the named one does not: per family the reasons, layer by layer, nearest first.
+    """
+    if name is not None:
+        asked = family_of(name)
+        reasons = asked.cannot(model)
+        if reasons:
+            raise MinillmError(f"{name} does not express this model: {'; '.join(reasons)}.")
+        return asked
+    tried: list[tuple[int, Family, list[str]]] = []
+    for one in families():
+        reasons = one.cannot(model)
+        if not reasons:
+            return one
+        tried.append((len(reasons), one, reasons))
+    tried.sort(key=lambda entry: (entry[0], entry[1].rank))
+    lines = ["No Hugging Face family expresses this model exactly. Nearest first:"]
+    for place, (count, one, reasons) in enumerate(tried):
+        told = reasons if place < NEAREST else [*reasons[:1], *([f"and {count - 1} more"] if count > 1 else [])]
+        lines.append(f"  {one.name}: {'; '.join(told)}")
+    raise MinillmError("\n".join(lines))

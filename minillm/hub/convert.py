@@ -1,0 +1,134 @@
+"""A Decoder from a family's tensors, and a family's tensors from a Decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from minillm.config.schema import ModelConfig
+from minillm.errors import ConfigError, MinillmError
+from minillm.hub.family import Family, relaid
+from minillm.hub.links import Link, Rows
+from minillm.model.decoder import Decoder, build_model
+from minillm.position.rope import RoPE
+
+Dtype = torch.dtype | None
+
+
+def build(
+    family: Family, model: ModelConfig, tensors: Mapping[str, Tensor], where: str, dtype: Dtype = None
+) -> Decoder:
+    """A Decoder in eval mode that owns its weights.
+
+    Args:
+        tensors: stored tensors under the family's names, with or without its prefix.
+        where: what error messages call their source.
+        dtype: of the weights; None keeps what is stored, or float32 where that is mixed.
+
+    Raises:
+        MinillmError: tensors are missing, too many, or of other shapes than the configuration says.
+    """
+    stored = {known: name for name in tensors if (known := family.tensor_name(name)) is not None}
+    decoder = build_model(model, device="meta")
+    links = family.links(model)
+    _tie(family, model, stored, tensors, where)
+    wanted = {name for link in links for name in link.theirs}
+    missing, unknown = sorted(wanted - set(stored)), sorted(set(stored) - wanted)
+    if missing or unknown:
+        raise MinillmError(
+            f"{where} does not hold the weights that its config.json describes: "
+            f"{_listed('missing', missing)}{'; ' if missing and unknown else ''}{_listed('not known', unknown)}."
+        )
+    dtype = dtype or _stored_dtype(tensors[stored[name]] for name in wanted)
+    expected = decoder.state_dict()
+    state: dict[str, Tensor] = {}
+    for link in links:
+        parts = [tensors[stored[name]] for name in link.theirs]
+        _check_rows(link, parts, where)
+        made = link.to_ours(parts).to(dtype)
+        if made.shape != expected[link.ours].shape:
+            raise MinillmError(
+                f"{where}: {' and '.join(link.theirs)} give {link.ours} the shape {tuple(made.shape)}, "
+                f"config.json says {tuple(expected[link.ours].shape)}."
+            )
+        shared = any(made.untyped_storage().data_ptr() == part.untyped_storage().data_ptr() for part in parts)
+        state[link.ours] = made.clone() if shared else made  # never the mapped file, nor another model's weights
+    decoder.load_state_dict(state, strict=True, assign=True)
+    return decoder.eval()
+
+
+def tensors_of(family: Family, decoder: Decoder) -> dict[str, Tensor]:
+    """`decoder`'s weights under the family's names, the tied head left out."""
+    target = relaid(decoder.config, family.layout)
+    state = decoder.state_dict()
+    out: dict[str, Tensor] = {}
+    for link in family.links(target):
+        ours = _turned(state[link.ours], link.ours, decoder.config, target)
+        out.update(zip(link.theirs, link.to_theirs(ours.detach()), strict=True))
+    return out
+
+
+def _turned(tensor: Tensor, name: str, asked: ModelConfig, target: ModelConfig) -> Tensor:
+    """Queries, keys and their norms of a layer whose rotation pairs other channels in `target`, rearranged for it."""
+    parts = name.split(".")
+    if parts[0] != "layers" or not any(part in parts for part in ("qkv_proj", "q_norm", "k_norm")):
+        return tensor
+    mine, other = asked.layers[int(parts[1])], target.layers[int(parts[1])]
+    if mine.position == other.position:
+        return tensor
+    assert isinstance(mine.position, RoPE)
+    pairs = _pairs(mine.position.rotary_dim(mine.head_dim), mine.head_dim)
+    order = Rows(pairs)
+    turn = order.forth if mine.position.layout == "half" else order.back
+    if "qkv_proj" not in parts:
+        return torch.cat([turn(head) for head in tensor.split(mine.head_dim)])
+    turned = (mine.num_attention_heads + mine.num_key_value_heads) * mine.head_dim
+    heads = tensor[:turned].split(mine.head_dim)
+    return torch.cat([*(turn(head) for head in heads), tensor[turned:]])
+
+
+def _pairs(rotary: int, head_dim: int) -> tuple[int, ...]:
+    """Channel i of the interleaved layout is channel `[i]` of the half-split one."""
+    half = rotary // 2
+    return (*(c for i in range(half) for c in (i, half + i)), *range(rotary, head_dim))
+
+
+def _tie(family: Family, model: ModelConfig, stored: dict[str, str], tensors: Mapping[str, Tensor], where: str) -> None:
+    """A tied head may be stored under its own name, under the embedding's, or twice."""
+    if not model.block.tie_word_embeddings or family.head not in stored:
+        return
+    embedding = family.embedding
+    if embedding not in stored:
+        stored[embedding] = stored[family.head]
+    elif not torch.equal(tensors[stored[embedding]], tensors[stored[family.head]]):
+        raise ConfigError(
+            f"{where}: config.json ties the head to the embeddings, but {family.head} and {embedding} differ. "
+            f"Set tie_word_embeddings to false there to keep both."
+        )
+    del stored[family.head]
+
+
+def _stored_dtype(tensors: Iterator[Tensor]) -> torch.dtype:
+    found = {tensor.dtype for tensor in tensors}
+    if len(found) == 1 and (only := found.pop()) in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        return only
+    return torch.float32
+
+
+def _check_rows(link: Link, parts: list[Tensor], where: str) -> None:
+    if not all(part.is_floating_point() for part in parts):
+        raise MinillmError(f"{where}: {link.theirs[0]} holds {parts[0].dtype}: quantised weights are not read here.")
+    if link.rows is None:
+        return
+    for name, rows, part in zip(link.theirs, link.rows, parts, strict=True):
+        if part.shape[0] != rows:
+            raise MinillmError(f"{where}: {name} has {part.shape[0]} rows, config.json says {rows}.")
+
+
+def _listed(word: str, names: list[str], most: int = 6) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{word}: {', '.join(names[:most])}{more}"

@@ -1,0 +1,161 @@
+"""What Llama and its kin share: the keys of their config.json and the names of their tensors.
+
+A family says in class attributes what it has (`block`, `norms`, `defaults`) and in two methods what its layers do
+(`layers`, from config.json; `extra`, into it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from minillm.config.layers import LayerSpec
+from minillm.config.schema import ModelConfig
+from minillm.hub.family import Family
+from minillm.hub.links import Link, joined, same
+from minillm.hub.plan import Layer, Plan
+from minillm.hub.reader import Reader
+from minillm.hub.rope import write_rope
+
+ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu", "gelu_new": "geglu"}
+WRITTEN_ACTIVATION = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh"}
+
+PRE = {"input_layernorm": "input_layernorm", "pre_feedforward_layernorm": "post_attention_layernorm"}
+BRANCH_POST = {
+    "post_attention_layernorm": "post_attention_layernorm",
+    "post_feedforward_layernorm": "post_feedforward_layernorm",
+}
+SANDWICH = {
+    "input_layernorm": "input_layernorm",
+    "post_attention_layernorm": "post_attention_layernorm",
+    "pre_feedforward_layernorm": "pre_feedforward_layernorm",
+    "post_feedforward_layernorm": "post_feedforward_layernorm",
+}
+SHARED = {"input_layernorm": "input_layernorm"}
+"""Where norms stand: our name of a layer's norm, and theirs."""
+
+
+class LlamaLike(Family):
+    """Decoder with separate q, k, v, gate and up matrices and a rotary position."""
+
+    defaults: ClassVar[Mapping[str, Any]]
+    """The class's defaults in transformers 5.24 of keys that a config.json may leave out."""
+    block: ClassVar[Mapping[str, Any]] = {"norm": "rmsnorm", "norm_placement": "pre"}
+    """What is the same in every model of the family."""
+    norms: ClassVar[Mapping[str, str]] = PRE
+    eps: ClassVar[str] = "rms_norm_eps"
+    activation: ClassVar[str] = "hidden_act"
+    attention_bias: ClassVar[bool] = True
+    """Whether the class has the key `attention_bias`: biases of q, k, v and the output projection."""
+    mlp_bias: ClassVar[bool] = False
+    """Whether the class has the key `mlp_bias`."""
+
+    # ---- what a family adds --------------------------------------------------------------------------------------
+
+    def layers(self, config: Reader, depth: int, max_positions: int) -> list[Layer]:
+        """Each layer's position, window and whatever else differs from family to family."""
+        raise NotImplementedError
+
+    def block_of(self, config: Reader) -> dict[str, Any]:
+        """Block fields that a config.json of this family may change, beyond the common ones."""
+        return {}
+
+    def extra(self, model: ModelConfig) -> dict[str, Any]:
+        """Keys beyond the common ones; by default the rotary position of the first rotated layer."""
+        return {"rope_parameters": write_rope(first_rotated(model).position)}
+
+    # ---- config.json ---------------------------------------------------------------------------------------------
+
+    def plan(self, config: Reader) -> Plan:
+        def number(name: str) -> int:
+            return int(config.take(name, int, self.defaults[name]))
+
+        names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        size = {name: number(name) for name in names}
+        heads = size["num_attention_heads"]
+        size["num_key_value_heads"] = config.take(
+            "num_key_value_heads", int, self.defaults["num_key_value_heads"] or heads
+        )
+        head_dim = self.defaults.get("head_dim") or size["hidden_size"] // heads
+        size["head_dim"] = config.take("head_dim", int, head_dim)
+        longest = number("max_position_embeddings")
+        bias = self.attention_bias and config.take("attention_bias", bool, False)
+        layers = self.layers(config, size["num_hidden_layers"], longest)
+        if bias:
+            layers = [{**layer, "qkv_bias": True} for layer in layers]
+        act = config.only(self.activation, self.defaults[self.activation], *ACTIVATIONS)
+        block = {
+            **self.block,
+            "norm_eps": config.take(self.eps, float, self.defaults[self.eps]),
+            "mlp": ACTIVATIONS[act],
+            "attention_bias": bias,
+            "mlp_bias": self.mlp_bias and config.take("mlp_bias", bool, False),
+            "tie_word_embeddings": config.take("tie_word_embeddings", bool, self.defaults["tie_word_embeddings"]),
+            "initializer_range": config.take("initializer_range", float, 0.02),
+            **self.block_of(config),
+        }
+        return Plan(size, block, layers, number("vocab_size"), longest)
+
+    def config(self, model: ModelConfig) -> dict[str, Any]:
+        first, block = model.layers[0], model.block
+        out: dict[str, Any] = {
+            "vocab_size": model.vocab_size,
+            "hidden_size": model.hidden_size,
+            "intermediate_size": model.intermediate_size,
+            "num_hidden_layers": model.num_hidden_layers,
+            "num_attention_heads": first.num_attention_heads,
+            "num_key_value_heads": first.num_key_value_heads,
+            "head_dim": first.head_dim,
+            "max_position_embeddings": model.max_position_embeddings,
+            self.activation: WRITTEN_ACTIVATION.get(block.mlp, self.defaults[self.activation]),
+            self.eps: block.norm_eps,
+            "tie_word_embeddings": block.tie_word_embeddings,
+            "initializer_range": model.initializer_range,
+        }
+        if self.attention_bias:
+            out["attention_bias"] = block.attention_bias
+        if self.mlp_bias:
+            out["mlp_bias"] = block.mlp_bias
+        return {**out, **self.extra(model)}
+
+    # ---- tensors -------------------------------------------------------------------------------------------------
+
+    def links(self, model: ModelConfig) -> list[Link]:
+        out = [
+            same("embed_tokens.weight", f"{self.prefix}embed_tokens.weight"),
+            same("norm.weight", f"{self.prefix}norm.weight"),
+        ]
+        if not model.block.tie_word_embeddings:
+            out.append(same("lm_head.weight", self.head))
+        for spec in model.layers:
+            out += self.layer_links(spec, model)
+        return out
+
+    def layer_links(self, spec: LayerSpec, model: ModelConfig) -> list[Link]:
+        """Links of one layer."""
+        ours, theirs = f"layers.{spec.index}.", f"{self.prefix}layers.{spec.index}."
+        block, width = model.block, model.intermediate_size
+        q, kv = spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim
+        out = [same(f"{ours}{mine}.weight", f"{theirs}{other}.weight") for mine, other in self.norms.items()]
+        for kind in ("weight", "bias") if spec.qkv_bias else ("weight",):
+            names = [f"{theirs}self_attn.{part}_proj.{kind}" for part in "qkv"]
+            out.append(joined(f"{ours}attention.qkv_proj.{kind}", names, (q, kv, kv)))
+        out += [
+            same(f"{ours}attention.o_proj.{kind}", f"{theirs}self_attn.o_proj.{kind}")
+            for kind in (("weight", "bias") if block.attention_bias else ("weight",))
+        ]
+        if spec.qk_norm is not None:
+            out += [
+                same(f"{ours}attention.{part}.norm.weight", f"{theirs}self_attn.{part}.weight")
+                for part in ("q_norm", "k_norm")
+            ]
+        for kind in ("weight", "bias") if block.mlp_bias else ("weight",):
+            names = [f"{theirs}mlp.{part}_proj.{kind}" for part in ("gate", "up")]
+            out.append(joined(f"{ours}mlp.up_proj.{kind}", names, (width, width)))
+            out.append(same(f"{ours}mlp.down_proj.{kind}", f"{theirs}mlp.down_proj.{kind}"))
+        return out
+
+
+def first_rotated(model: ModelConfig) -> LayerSpec:
+    """The first layer with a rotary position, else the first layer."""
+    return next((spec for spec in model.layers if spec.position.scheme == "rope"), model.layers[0])
