@@ -115,7 +115,7 @@ class TokenizerConfig:
     """Byte-level BPE (`conf/tokenizer/`): trained on the training documents, or loaded."""
 
     source: Literal["train", "file", "init_from"]
-    """init_from is written by a run that begins from given weights: the tokenizer.json in its folder, which is theirs."""
+    """init_from is what a run that begins with given weights writes here: their own, kept as its tokenizer.json."""
     vocab_size: int | None = None
     """source=train: the asked size; what the corpus gives may be smaller, which is reported and used.
     source=file or init_from: null, the file decides."""

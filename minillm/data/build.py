@@ -19,7 +19,7 @@ from minillm.data.progress import track
 from minillm.data.shards import ShardWriter, TokenShards
 from minillm.data.sources import Document
 from minillm.data.split import Role, Split
-from minillm.data.tokenizer import CHUNK, SPLIT, Tokenizer, chunks, load_from_config
+from minillm.data.tokenizer import CHUNK, SPLIT, Tokenizer, chunks
 from minillm.errors import MinillmError
 
 TRAINING_CHARACTERS = 100_000_000
@@ -36,13 +36,22 @@ RULES = {
 """How text becomes tokens. Part of the fingerprint: change a rule in the code, and its line here with it."""
 
 
-def build(folder: Path, identity: dict[str, Any], split: Split, config: TokenizerConfig, seq_len: int) -> None:
+def build(
+    folder: Path,
+    identity: dict[str, Any],
+    split: Split,
+    config: TokenizerConfig,
+    seq_len: int,
+    ready: Tokenizer | None = None,
+) -> None:
     """Fill `folder` with tokenizer.json, train/, val/ and, last, manifest.json.
+
+    `ready` is the tokenizer where it is not trained on the text.
 
     Raises MinillmError where the text is too short for `seq_len`, or changed while it was being read.
     """
     notes: list[str] = []
-    tokenizer = _tokenizer(split, config, notes)
+    tokenizer = ready if ready is not None else _trained(split, config, notes)
     tokenizer.save(folder / "tokenizer.json")
     held_out = _encode(folder, split, tokenizer, notes)
     train, val = TokenShards.open(folder / "train"), TokenShards.open(folder / "val")
@@ -78,9 +87,7 @@ def need_a_block(num_tokens: int, seq_len: int, description: str) -> None:
         )
 
 
-def _tokenizer(split: Split, config: TokenizerConfig, notes: list[str]) -> Tokenizer:
-    if config.source == "file":
-        return load_from_config(config)
+def _trained(split: Split, config: TokenizerConfig, notes: list[str]) -> Tokenizer:
     assert config.vocab_size is not None  # a checked configuration has it
     pieces = (piece for text in split.texts(Role.TRAIN) for piece in chunks(text))
     step = -(-split.characters // TRAINING_CHARACTERS)

@@ -64,6 +64,14 @@ def _check_tokenizer(tokenizer: TokenizerConfig) -> None:
                 f"Allowed: {MIN_VOCAB_SIZE} (the 256 bytes and a marker) or more."
             )
         return
+    if tokenizer.source == "init_from":
+        for key in ("path", "vocab_size"):
+            if getattr(tokenizer, key) is not None:
+                raise ConfigError(
+                    f"tokenizer.{key}: {getattr(tokenizer, key)!r} cannot take effect with tokenizer.source=init_from, "
+                    "where the weights' own tokenizer is used. Allowed: null."
+                )
+        return
     if tokenizer.path in (None, MISSING):
         raise ConfigError("tokenizer.path: missing. tokenizer=file needs the path of a tokenizer.json.")
     if asked is not None:

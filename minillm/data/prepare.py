@@ -58,15 +58,18 @@ class Prepared:
         return float(self.manifest["xz_bits_per_byte"])
 
 
-def prepare(data: DataConfig, tokenizer: TokenizerConfig) -> Prepared:
+def prepare(data: DataConfig, tokenizer: TokenizerConfig, given: Tokenizer | None = None) -> Prepared:
     """Token shards and tokenizer for `data`, from the cache or made now.
+
+    `given` is the tokenizer itself where the configuration does not say how to get it: tokenizer.source=init_from.
 
     Safe to call from many processes at once: one does the work, the others wait for it. Raises ConfigError for
     settings that cannot be honoured, MinillmError for text that cannot be used, naming the file.
     """
     check(data, tokenizer)
     source = open_source(data)
-    identity = _identity(source.fingerprint(), data, tokenizer)
+    ready = _ready(tokenizer, given)
+    identity = _identity(source.fingerprint(), data, tokenizer, ready)
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     cache = Path(data.cache_dir).expanduser()
     folder = cache / fingerprint
@@ -76,7 +79,7 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig) -> Prepared:
             with _locked(cache, fingerprint):
                 prepared = _open(folder, reused=True)  # another process may have made it meanwhile
                 if prepared is None:
-                    _make(folder, identity, plan_split(source, data.held_out), tokenizer, data.seq_len)
+                    _make(folder, identity, plan_split(source, data.held_out), tokenizer, data.seq_len, ready)
                     prepared = _open(folder, reused=False)
     except OSError as error:
         raise MinillmError(f"data.cache_dir: cannot prepare data in {cache}: {error}.") from error
@@ -86,11 +89,24 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig) -> Prepared:
     return prepared
 
 
-def _identity(content: str, data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
+def _ready(config: TokenizerConfig, given: Tokenizer | None) -> Tokenizer | None:
+    """The tokenizer, unless it is trained on the text."""
+    if config.source == "train":
+        return None
+    if config.source == "file":
+        return load_from_config(config)
+    if given is None:
+        raise MinillmError(
+            "tokenizer.source = 'init_from': the tokenizer is in the run's folder, which was not given here."
+        )
+    return given
+
+
+def _identity(content: str, data: DataConfig, tokenizer: TokenizerConfig, ready: Tokenizer | None) -> dict[str, Any]:
     """All that decides the shards' bytes. The block length does not: windows are cut from the stream when read."""
     how: dict[str, Any] = {"source": tokenizer.source, "bos_token": tokenizer.bos_token}
-    if tokenizer.source == "file":
-        how["sha256"] = _sha256(load_from_config(tokenizer).to_json().encode())
+    if ready is not None:
+        how["sha256"] = _sha256(ready.to_json().encode())
     else:
         how["vocab_size"] = tokenizer.vocab_size
     return {
@@ -124,14 +140,21 @@ def _locked(cache: Path, fingerprint: str) -> Iterator[None]:
         lock.release()
 
 
-def _make(folder: Path, identity: dict[str, Any], split: Split, tokenizer: TokenizerConfig, seq_len: int) -> None:
+def _make(
+    folder: Path,
+    identity: dict[str, Any],
+    split: Split,
+    tokenizer: TokenizerConfig,
+    seq_len: int,
+    ready: Tokenizer | None,
+) -> None:
     """Build under a temporary name, then rename. Called with the lock held."""
     for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):
         shutil.rmtree(leftover)  # of a killed process: the lock says that nobody is at work on it
     temporary = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
     temporary.mkdir()
     try:
-        build(temporary, identity, split, tokenizer, seq_len)
+        build(temporary, identity, split, tokenizer, seq_len, ready)
         if folder.exists():
             shutil.rmtree(folder)  # it did not pass `_open`: damaged
         temporary.replace(folder)

@@ -41,7 +41,7 @@ def held_out(opened: OpenRun) -> Documents:
     """The run's own held-out documents, from its data cache (prepared again if it is gone)."""
     from minillm.data import prepare
 
-    prepared = prepare(opened.config.data, opened.config.tokenizer)
+    prepared = prepare(opened.config.data, opened.config.tokenizer, opened.tokenizer)
     ids = [prepared.val.document(i) for i in range(len(prepared.val))]
     if prepared.tokenizer.to_json() != opened.tokenizer.to_json():
         # Prepared by another version of the tokenizer's trainer: the text is the same, so cut it as the model knows it.

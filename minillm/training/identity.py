@@ -47,6 +47,7 @@ OUTSIDE = (
     "run_dir",
     "output_dir",
     "resume",
+    "init_from",  # init_from_fingerprint says what lies there
     "dry_run",
     "eval_at_end",
     "size.seq_len",

@@ -29,6 +29,7 @@ from minillm.training.precision import Precision
 from minillm.training.schedule import learning_rate
 from minillm.training.signals import StopSignals
 from minillm.training.state import restore_generators, restore_optimizer
+from minillm.training.train_only import freeze
 
 IGNORED = -100
 
@@ -89,17 +90,20 @@ class TrainingModule(pl.LightningModule):
             return
         weights = self._checkpoint["state_dict"] if self._checkpoint is not None else None
         if self.device_mesh is not None:
-            self.decoder = build_sharded(self.model_config, self.cfg.seed, self.device_mesh["data_parallel"], weights)
+            mesh = self.device_mesh["data_parallel"]
+            self.decoder = build_sharded(self.model_config, self.cfg.seed, mesh, weights, self.cfg.train_only)
         else:
             self.decoder = build_model(self.model_config, seed=self.cfg.seed)
+            freeze(self.decoder, self.cfg.train_only)
             if weights is not None:
                 self.decoder.load_state_dict(weights)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = make_optimizer(self.decoder, self.cfg.optim)
         if self._checkpoint is not None:
-            restore_optimizer(self.decoder, optimizer, self._checkpoint["optimizer"])
-            restore_generators(self._checkpoint["rng"])
+            if self.step > 0:  # a run that begins with given weights has no moments yet, and its own seed
+                restore_optimizer(self.decoder, optimizer, self._checkpoint["optimizer"])
+                restore_generators(self._checkpoint["rng"])
             self._checkpoint = None  # the file's content is not needed twice
         return optimizer
 

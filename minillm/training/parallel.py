@@ -6,7 +6,7 @@ external launcher. Gradients are averaged over ranks by both strategies; the mod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 
 from minillm.config.schema import ModelConfig, TrainerConfig
 from minillm.model.decoder import Decoder, build_model
+from minillm.training.train_only import freeze
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 """Whole tensors under plain names, on rank 0 alone where the model is sharded."""
@@ -39,13 +40,20 @@ def make_strategy(trainer: TrainerConfig, launched: bool) -> tuple[Strategy | st
     return DDPStrategy(gradient_as_bucket_view=True), []
 
 
-def build_sharded(config: ModelConfig, seed: int, mesh: DeviceMesh, weights: dict[str, Any] | None) -> Decoder:
+def build_sharded(
+    config: ModelConfig,
+    seed: int,
+    mesh: DeviceMesh,
+    weights: dict[str, Any] | None,
+    train_only: Sequence[str] | None = None,
+) -> Decoder:
     """A decoder sharded over `mesh`, block by block and the rest as the root, with `weights` or a random start.
 
     The modules are made on the meta device, sharded, and given memory for their shards only, so that no process holds
     the whole model. The random start is that of a run of one process.
     """
     decoder = build_model(config, device="meta")
+    freeze(decoder, train_only)  # before sharding, which takes from each parameter whether it is trained
     for block in decoder.layers:
         fully_shard(block, mesh=mesh)
     fully_shard(decoder, mesh=mesh)

@@ -113,6 +113,10 @@ def _sweep_job(composed: DictConfig, sweep: Sweep) -> float | None:
     try:
         plain = plain_from_hydra(composed, context.runtime.choices, overrides)
         folder = RunFolder(identity.run_path(plain, sweep_dir))
+        if plain.get("init_from") is not None:
+            from minillm.training.init_from import resolve
+
+            folder = RunFolder(identity.run_path(resolve(plain, sweep_dir)[0], sweep_dir))
         if isinstance(plain.get("logger"), dict) and not plain["logger"].get("group"):
             plain["logger"]["group"] = sweep_dir.name
         print(f"\nJob {context.job.num}: {shlex.join(overrides)}", flush=True)

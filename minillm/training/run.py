@@ -22,9 +22,11 @@ from minillm.training import dry_run, identity, launch, resume
 from minillm.training.launch import Ranks
 from minillm.training.resume import Decision
 from minillm.training.run_folder import RunFolder
+from minillm.training.train_only import trained_sizes
 
 if TYPE_CHECKING:
     from minillm.data import Prepared
+    from minillm.training.init_from import Start
 
 METRIC = "final/loss"
 """What a run returns, for a sweeper to minimise: the validation loss when all steps are done."""
@@ -46,36 +48,63 @@ def train(plain: Mapping[str, Any], overrides: Sequence[str] = (), sweep_dir: Pa
         Interrupted: Ctrl-C or SIGTERM; the checkpoint is written.
     """
     cfg = parse_config(plain)
+    if cfg.train_only is not None:
+        trained_sizes(cfg.model, cfg.train_only)  # refuses a pattern that matches nothing
     if cfg.dry_run:
+        cfg, start = _begin(cfg, sweep_dir)
         say(dry_run.describe(cfg, sweep_dir))
+        if start is not None:
+            say(f"\n{start.describe()}")
         return None
     ranks = launch.started_ranks()
     launch.check(cfg, ranks, in_sweep=sweep_dir is not None)
-    folder = RunFolder(identity.run_path(plain, sweep_dir))
     if ranks is not None and ranks.rank > 0:
-        return _follow(cfg, folder, ranks)
+        return _follow(ranks)
     tell = _announcer(ranks)
     try:
-        return _lead(cfg, folder, overrides, in_sweep=sweep_dir is not None, tell=tell)
+        cfg, start = _begin(cfg, sweep_dir)
+        folder = RunFolder(identity.run_path(cfg.plain, sweep_dir))
+        return _lead(cfg, folder, overrides, in_sweep=sweep_dir is not None, tell=tell, start=start)
     except MinillmError as error:
         tell(error=str(error))
         raise
 
 
-def _lead(cfg: Config, folder: RunFolder, overrides: Sequence[str], in_sweep: bool, tell: Callable[..., None]) -> float:
+def _begin(cfg: Config, sweep_dir: Path | None) -> tuple[Config, Start | None]:
+    """The settings with what given weights decide, and how the run would begin with them."""
+    if cfg.init_from is None:
+        return cfg, None
+    from minillm.training import init_from
+
+    plain, source = init_from.resolve(cfg.plain, sweep_dir)
+    cfg = parse_config(plain)
+    return cfg, None if source is None else init_from.check(source, cfg)
+
+
+def _lead(
+    cfg: Config,
+    folder: RunFolder,
+    overrides: Sequence[str],
+    in_sweep: bool,
+    tell: Callable[..., None],
+    start: Start | None,
+) -> float:
     """The run as the only process, or as the first of several: this one decides, writes and speaks."""
-    from minillm.training import summary
+    from minillm.training import begin, init_from, summary
 
     resume.check(folder, cfg.plain, cfg.resume)
     # Bad data must not leave a folder behind; a run that exists may be complete and need no data.
-    prepared = None if folder.holds_a_run() else _prepare(cfg)
+    prepared = None if folder.holds_a_run() else _prepare(cfg, folder, start)
     with folder.lock():
         decision = resume.decide(folder, cfg.plain, cfg.resume, cfg.trainer.max_steps, cfg.trainer.stop_at_step, say)
         if decision.action in ("complete", "stopped"):
             tell(done=True)
             return _nothing_to_do(cfg, folder, decision)
-        prepared = prepared or _prepare(cfg)
-        real = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=prepared.tokenizer.vocab_size))
+        if cfg.init_from is not None and start is None and decision.checkpoint is None:
+            raise init_from.missing(cfg, folder)
+        prepared = prepared or _prepare(cfg, folder, start)
+        init_from.check_vocabulary(cfg, prepared.tokenizer)
+        real = dataclasses.replace(cfg, model=begin.real_model(cfg, prepared.tokenizer))
         data = prepared.folder.name  # the fingerprint of text, tokenizer and rules
         if decision.checkpoint is not None:
             resume.check_data(folder, data, cfg.resume)
@@ -92,10 +121,15 @@ def _lead(cfg: Config, folder: RunFolder, overrides: Sequence[str], in_sweep: bo
             host=socket.gethostname(),
         )
         say(summary.start(real, folder, decision, prepared))
-        tell(run_dir=str(folder.path), resume_from=decision.checkpoint and str(decision.checkpoint))
+        checkpoint = decision.checkpoint
+        if checkpoint is None and start is not None:
+            say(start.describe())
+            checkpoint = begin.lay_down(folder, real, start, prepared.tokenizer)
+        del start
+        tell(run_dir=str(folder.path), resume_from=checkpoint and str(checkpoint))
         xz = prepared.xz_bits_per_byte
         del prepared
-        metrics = _train(cfg, folder, decision.checkpoint, in_sweep)
+        metrics = _train(cfg, folder, checkpoint, in_sweep)
         folder.write_result(metrics, cfg.trainer.max_steps, xz)
         complete = int(metrics["step"]) >= cfg.trainer.max_steps
         say(summary.end(cfg, folder, metrics, xz, _lengths(cfg, folder) if complete else None))
@@ -125,10 +159,12 @@ def _train(cfg: Config, folder: RunFolder, resume_from: Path | None, in_sweep: b
     return train_rank(cfg, folder.path, resume_from)
 
 
-def _prepare(cfg: Config) -> Prepared:
+def _prepare(cfg: Config, folder: RunFolder, start: Start | None) -> Prepared:
     from minillm.data import prepare
+    from minillm.training.begin import own_tokenizer
 
-    return prepare(cfg.data, cfg.tokenizer)
+    own = own_tokenizer(cfg, folder.path) if start is None else start.source.tokenizer
+    return prepare(cfg.data, cfg.tokenizer, own)
 
 
 def _lengths(cfg: Config, folder: RunFolder) -> str | None:
@@ -140,7 +176,7 @@ def _lengths(cfg: Config, folder: RunFolder) -> str | None:
     return length_table(folder.path)
 
 
-def _follow(cfg: Config, folder: RunFolder, ranks: Ranks) -> float | None:
+def _follow(ranks: Ranks) -> float | None:
     """A rank that torchrun started beside the first: do what the first decides, quietly."""
     from minillm.training.worker import train_rank
 
@@ -149,8 +185,9 @@ def _follow(cfg: Config, folder: RunFolder, ranks: Ranks) -> float | None:
         sys.exit(2)  # rank 0 says why
     if decided.get("done"):
         return None
-    checkpoint = decided["resume_from"]
-    metrics = train_rank(cfg, Path(decided["run_dir"]), checkpoint and Path(checkpoint))
+    folder, checkpoint = RunFolder(decided["run_dir"]), decided["resume_from"]
+    # The first rank's settings: they hold what given weights decided.
+    metrics = train_rank(parse_config(folder.read_config()), folder.path, checkpoint and Path(checkpoint))
     return metrics.get(METRIC)
 
 

@@ -2,6 +2,7 @@
 
     config.yaml  layers.json  tokenizer.json  metrics.jsonl  checkpoints/{step-N.ckpt,last.ckpt}  eval/  samples.txt
     result.json   how far the run is and what it measured last; "complete" once max_steps are done
+    init_from.json  with init_from: which weights the run began with, and what became of each tensor
     starts.jsonl  one line for each time the run was started: command, overrides, what had changed
     logs/         output of the processes beside the first
     error.txt     why the last job of a multirun here failed
@@ -67,6 +68,7 @@ class RunFolder:
         self.starts = self.path / "starts.jsonl"
         self.samples = self.path / "samples.txt"
         self.error = self.path / "error.txt"
+        self.init_from = self.path / "init_from.json"
 
     def holds_a_run(self) -> bool:
         """Whether a run was begun here.

@@ -57,6 +57,23 @@ def capture(module: TrainingModule) -> dict[str, Any]:
     }
 
 
+def beginning(cfg: Config, weights: dict[str, Any], tokenizer: str) -> dict[str, Any]:
+    """The state of a run that begins with given weights: step 0, no moments, nothing decided, to be measured first."""
+    return {
+        "version": _version(),
+        "step": 0,
+        "tokens": 0,
+        "seconds": 0.0,
+        "state_dict": weights,
+        "optimizer": {},
+        "rng": generator_states(),
+        "loss_mean": None,
+        "point": {"step": 0, "tokens": 0},
+        "unfinished": True,
+        **fixed_facts(cfg, cfg.model.vocab_size, tokenizer, {}, None),
+    }
+
+
 def fixed_facts(
     cfg: Config, vocab_size: int, tokenizer: str, decided: dict[str, Any], wandb_id: str | None
 ) -> dict[str, Any]:

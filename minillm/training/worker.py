@@ -8,7 +8,6 @@ decided.json, checkpoints/ and loggers' folders; the rest of the folder belongs 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -27,6 +26,7 @@ from minillm.config.schema import Config, ModelConfig
 from minillm.data import BatchLoader, Prepared, Windows, prepare, val_batches
 from minillm.errors import Interrupted
 from minillm.training import ranks
+from minillm.training.begin import own_tokenizer, real_model
 from minillm.training.callbacks import metrics_file, sample
 from minillm.training.callbacks.checkpoint import Checkpoints
 from minillm.training.callbacks.logger import ToLoggers
@@ -56,7 +56,7 @@ def train_rank(cfg: Config, run_dir: Path, resume_from: Path | None) -> dict[str
     """
     _quiet_lightning()
     run_dir.mkdir(parents=True, exist_ok=True)
-    data = prepare(cfg.data, cfg.tokenizer)
+    data = prepare(cfg.data, cfg.tokenizer, own_tokenizer(cfg, run_dir))
     checkpoint = None
     if resume_from is not None:
         # Under FSDP only the first rank's tensors are used, and the others need not have the memory for them.
@@ -94,7 +94,7 @@ def _fit(
 ) -> TrainingModule:
     """Put the parts together and run Lightning's loop. Fills `loggers`, so that the caller can close them."""
     rank, world_size = int(os.environ.get("RANK", 0)), cfg.trainer.devices * cfg.trainer.num_nodes
-    model = dataclasses.replace(cfg.model, vocab_size=data.tokenizer.vocab_size)
+    model = real_model(cfg, data.tokenizer)
     start = checkpoint["step"] if checkpoint is not None else 0
     strategy, plugins = make_strategy(cfg.trainer, launched="RANK" in os.environ)
     accelerator = _accelerator(cfg)
@@ -153,7 +153,7 @@ def _decide(
     cfg: Config, model: ModelConfig, device_type: str, checkpoint: dict[str, Any] | None
 ) -> tuple[Precision, dict[str, Any]]:
     """What `auto` stands for in this run, which its first part decides for all, and where its parts ran."""
-    before = checkpoint["decided"] if checkpoint is not None else None
+    before = checkpoint["decided"] or None if checkpoint is not None else None  # at step 0 nothing is decided
     precision = decide(cfg.trainer.precision, device_type, before["precision"] if before else None)
     backends = [
         choose(spec, cfg.data.seq_len, device_type) if model.backend == "auto" else model.backend

@@ -22,6 +22,9 @@ class Checkpoints(AfterUpdate):
 
     def act(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         settings = module.cfg.trainer
+        if module.step == 0:  # given weights, measured before the first update: their checkpoint is there already
+            trainer.should_stop = bool(module.stopping)
+            return
         if due(module.step, settings.checkpoint_every) or module.step >= self.stop_at or module.stopping:
             save(module, self.folder, settings.keep_checkpoints)
         if module.stopping:

@@ -45,6 +45,8 @@ class ProgressLine(AfterUpdate):
         self._recent.append((now, module.tokens))
         if "val/loss" in module.point or "final/loss" in module.point:
             ranks.say(f"step {module.step}: {held_out(module.point)}")
+        if module.step == 0:  # nothing is trained yet
+            return
         text = self._describe(module)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=module.step, description=text)
