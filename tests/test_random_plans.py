@@ -55,6 +55,9 @@ LAYER = st.fixed_dictionaries(
         "temperature": st.one_of(
             st.none(), st.sampled_from([{"type": "llama4", "scale": 0.5, "floor": 3}, {"type": "log_n", "base": 4}])
         ),
+        "sink_logits": st.booleans(),
+        "gate": st.booleans(),
+        "shared_qk": st.sampled_from([False, False, True]),
         "num_key_value_heads": st.sampled_from([1, 2, 4]),
         "softcap": st.sampled_from([None, None, 2.0]),
         "qkv_bias": st.booleans(),
@@ -62,13 +65,15 @@ LAYER = st.fixed_dictionaries(
 )
 REACH = st.one_of(
     st.none(),
-    st.tuples(st.sampled_from(["window", "chunk"]), st.integers(1, 9)),
+    st.fixed_dictionaries({"window": st.integers(1, 9)}, optional={"sink_tokens": st.integers(1, 5)}),
+    st.fixed_dictionaries({"chunk": st.integers(1, 9)}),
 )
 BLOCK = st.sampled_from(
     [
         BlockConfig(norm_eps=1e-6),
         BlockConfig(norm="layernorm", norm_bias=True, mlp="gelu", mlp_bias=True, attention_bias=True),
-        BlockConfig(norm="layernorm", norm_placement="parallel", logit_scale=0.5),
+        BlockConfig(norm="layernorm", norm_placement="parallel", logit_scale=0.5, residual_scale=0.7),
+        BlockConfig(norm="layernorm", norm_placement="parallel_split", mlp="gelu_erf", embedding_norm=True),
         BlockConfig(norm_unit_offset=True, norm_placement="sandwich", mlp="geglu", embedding_scale="sqrt_hidden"),
         BlockConfig(norm_placement="branch_post", tie_word_embeddings=False),
         BlockConfig(norm_placement="post", final_logit_softcapping=5.0),
@@ -114,9 +119,7 @@ def plans(draw: st.DrawFn) -> Plan:
     heads = draw(st.sampled_from([4, 4, 2]))
     backend = draw(st.sampled_from(["auto", "auto", "reference", "sdpa"]))
     for layer in layers:
-        reach = draw(REACH)
-        if reach is not None:
-            layer[reach[0]] = reach[1]
+        layer.update(draw(REACH) or {})
         layer["num_key_value_heads"] = min(layer["num_key_value_heads"], heads)
         if backend == "sdpa":
             layer["softcap"] = None  # refused otherwise

@@ -1,4 +1,5 @@
 """Keys and values of tokens already seen: a ring of `reach` entries on windowed and chunked layers, all on full ones.
+First tokens that a windowed layer keeps for good have places of their own beside the ring (attention/kept.py).
 
     cache = KVCache(model.layer_specs, batch_size=2, dtype=torch.float32, device="cpu")
     tokens = arrange(2, 16, device, past=cache.past)
@@ -18,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from minillm.attention.kept import Kept, KeptPlaces
 from minillm.attention.tokens import Past, Tokens, follow
 from minillm.config.layers import LayerSpec
 from minillm.errors import MinillmError
@@ -92,7 +94,8 @@ class _Store:
 class _Places:
     """Where the cached entries stand, shared by all layers of one reach, in the slot order of their keys."""
 
-    def __init__(self, reach: int | None) -> None:
+    def __init__(self, reach: int | None, sink_tokens: int | None) -> None:
+        self.kept = None if sink_tokens is None else KeptPlaces(sink_tokens)
         self.index = _Store(reach, dim=1)
         self.position = _Store(reach, dim=1)
         self.document = _Store(reach, dim=1)
@@ -102,7 +105,8 @@ class _Places:
     def append(self, tokens: Tokens, seen: int) -> Tokens:
         """The key tokens of this forward; the first layer to ask stores them, the others get the same object."""
         if self._of is not tokens or self._keys is None:
-            self._of, self._keys = tokens, self._append(tokens, seen)
+            ring = self._append(tokens, seen)
+            self._of, self._keys = tokens, ring if self.kept is None else self.kept.append(tokens, ring)
         return self._keys
 
     def _append(self, tokens: Tokens, seen: int) -> Tokens:
@@ -147,6 +151,7 @@ class LayerCache:
         self._places = places
         self.keys = _Store(reach, dim=2)
         self.values = _Store(reach, dim=2)
+        self.kept_keys, self.kept_values = Kept(), Kept()
 
     def append(
         self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"], tokens: Tokens
@@ -157,10 +162,15 @@ class LayerCache:
             raise MinillmError(f"cache: made for batch size {owner.batch_size}, got {k.shape[0]} rows.")
         k, v = k.to(owner.dtype), v.to(owner.dtype)
         seen = owner.past.seen
-        return self.keys.append(k, seen), self.values.append(v, seen), self._places.append(tokens, seen)
+        places, kept = self._places.append(tokens, seen), self._places.kept
+        all_k, all_v = self.keys.append(k, seen), self.values.append(v, seen)
+        if kept is not None:
+            all_k, all_v = self.kept_keys.append(k, all_k, kept), self.kept_values.append(v, all_v, kept)
+        return all_k, all_v, places
 
     def nbytes(self) -> int:
-        return sum(s.held.untyped_storage().nbytes() for s in (self.keys, self.values) if s.held is not None)
+        stores = (self.keys, self.values, self.kept_keys, self.kept_values)
+        return sum(store.held.untyped_storage().nbytes() for store in stores if store.held is not None)
 
 
 class KVCache:
@@ -173,10 +183,11 @@ class KVCache:
         self.dtype = dtype
         self.device = torch.device(device)
         self.past = Past(0, None, None)
-        places: dict[int | None, _Places] = {}
-        self.layers = [
-            LayerCache(self, spec.reach, places.setdefault(spec.reach, _Places(spec.reach))) for spec in specs
-        ]
+        places: dict[tuple[int | None, int | None], _Places] = {}
+        self.layers = []
+        for spec in specs:
+            key = (spec.reach, spec.sink_tokens)
+            self.layers.append(LayerCache(self, spec.reach, places.setdefault(key, _Places(*key))))
 
     def __len__(self) -> int:
         return self.past.seen

@@ -47,9 +47,12 @@ def _only_causal(call: Call) -> bool:
 
 def _all_visible(call: Call) -> bool:
     """One new token after a cache that holds nothing it may not see (a ring never holds more than the window)."""
-    if call.q.shape[2] != 1 or call.keys.document is not None or has_bias(call.spec) or call.spec.chunk is not None:
+    spec = call.spec
+    if call.q.shape[2] != 1 or call.keys.document is not None or has_bias(spec):
         return False
-    return call.spec.window is None or call.k.shape[2] <= call.spec.window
+    if spec.chunk is not None or spec.sink_tokens is not None:
+        return False
+    return spec.window is None or call.k.shape[2] <= call.spec.window
 
 
 def _rows_at_once(call: Call, causal: bool) -> int:

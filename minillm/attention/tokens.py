@@ -24,7 +24,7 @@ class Tokens(NamedTuple):
     """Index, position and document of a run of tokens; each (B, T) int64, or (1, T) where all rows agree.
 
     index: place in the row, counting padding and everything already in the cache: causality and windows compare it.
-        Always (1, T), consecutive.
+        (1, T) and consecutive, but for a cache's keys.
     position: place in the document: rotations, biases, temperatures and chunks read it. The very same tensor object as
         `index` where the two are known to be equal: that is how a fast path knows without looking at the values.
     document: id of the packed document, negative for padding; None where the row is one document without padding.
@@ -59,14 +59,17 @@ class StepContext:
 
     `contiguous` is True when this call's keys are exactly its queries and index == 0..T-1 (no cache, or an empty one):
     banded and the causal fast path rely on it. `seen` counts the tokens of a row that a cache holds from earlier calls,
-    `cached` says whether there is a cache at all.
+    `cached` says whether there is a cache at all, `past` is what it has seen.
     """
 
-    def __init__(self, tokens: Tokens, contiguous: bool, seen: int = 0, cached: bool = False) -> None:
+    def __init__(
+        self, tokens: Tokens, contiguous: bool, seen: int = 0, cached: bool = False, past: Past | None = None
+    ) -> None:
         self.tokens = tokens
         self.contiguous = contiguous
         self.seen = seen
         self.cached = cached
+        self.past = past
         self._made: dict[Hashable, Any] = {}
 
     @property

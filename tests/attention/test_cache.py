@@ -13,7 +13,7 @@ from minillm.attention.tokens import StepContext, Tokens, arrange
 from minillm.config.layers import LayerSpec
 from minillm.errors import MinillmError
 from minillm.position.alibi import ALiBi
-from tests.attention.cases import BIASES, LAYOUTS, layer, random_qkv, run
+from tests.attention.cases import BIASES, LAYOUTS, layer, random_qkv, run, sink_logits
 
 MASKS = {
     "full": {},
@@ -21,6 +21,10 @@ MASKS = {
     "window of 4": {"window": 4},
     "window of 40": {"window": 40},
     "chunk of 5": {"chunk": 5},
+    "window of 4 and 2 kept": {"window": 4, "sink_tokens": 2},
+    "window of 3 and 7 kept": {"window": 3, "sink_tokens": 7},
+    "window of 4 with sinks": {"window": 4, "sink_logits": True},
+    "full with sinks": {"sink_logits": True},
 }
 CUTS = {
     "in one piece": [30],
@@ -47,7 +51,7 @@ def in_pieces(spec: LayerSpec, qkv: list[Tensor], pieces: list[Piece], backend: 
         tokens = arrange(batch, size, "cpu", ids, given, cache.past)
         context = StepContext(tokens, contiguous=len(cache) == 0)
         keys, values, stand = cache.layers[0].append(k, v, tokens)
-        outs.append(attend(q, keys, values, spec, tokens, stand, context, position, backend))
+        outs.append(attend(q, keys, values, spec, tokens, stand, context, position, backend, sink_logits(spec)))
         cache.advance(tokens)
     return torch.cat(outs, dim=2)
 
@@ -93,7 +97,9 @@ def test_every_row_of_a_prompt_longer_than_the_window_is_right() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[200], [1] * 200, [150, 50]], ids=["at once", "token by token", "in two"])
-@pytest.mark.parametrize("reach", [{"window": 7}, {"window": 64}, {"chunk": 16}, {}], ids=str)
+@pytest.mark.parametrize(
+    "reach", [{"window": 7}, {"window": 64}, {"chunk": 16}, {}, {"window": 64, "sink_tokens": 4}], ids=str
+)
 def test_memory_is_what_the_spec_says(reach: dict[str, int], sizes: list[int]) -> None:
     spec = layer(**reach)
     cache = KVCache([spec, spec], 3, torch.float32, "cpu")
@@ -105,10 +111,10 @@ def test_memory_is_what_the_spec_says(reach: dict[str, int], sizes: list[int]) -
         cache.advance(tokens)
         held += size
         formula = 2 * 3 * spec.kv_bytes_per_token(4) * spec.cached_tokens(held)
-        block = 2 * 3 * spec.kv_bytes_per_token(4) * GROWTH
+        block = 2 * 3 * spec.kv_bytes_per_token(4) * (GROWTH + (spec.sink_tokens or 0))
         assert formula <= cache.nbytes() <= max(1.02 * formula, formula + block)
     if spec.reach is not None:
-        assert cache.nbytes() == 2 * 3 * spec.kv_bytes_per_token(4) * spec.reach
+        assert cache.nbytes() == 2 * 3 * spec.kv_bytes_per_token(4) * (spec.reach + (spec.sink_tokens or 0))
 
 
 def test_an_empty_cache_holds_nothing() -> None:

@@ -13,15 +13,15 @@ from minillm.position.scaling import YaRN
 from minillm.position.temperature import Llama4
 
 
-def spec(window: int | None = None, chunk: int | None = None) -> LayerSpec:
-    return LayerSpec(0, "a", NoPE(), 4, 2, 8, window=window, chunk=chunk)
+def spec(window: int | None = None, chunk: int | None = None, sink_tokens: int | None = None) -> LayerSpec:
+    return LayerSpec(0, "a", NoPE(), 4, 2, 8, window=window, chunk=chunk, sink_tokens=sink_tokens)
 
 
-def sees(window: int | None, chunk: int | None, q: int, k: int) -> bool:
+def sees(window: int | None, chunk: int | None, q: int, k: int, sink_tokens: int = 0) -> bool:
     """The definition, word for word."""
     if k > q:
         return False
-    if window is not None and not q - window < k:
+    if window is not None and not (q - window < k or k < sink_tokens):
         return False
     return chunk is None or q // chunk == k // chunk
 
@@ -36,6 +36,13 @@ def test_visible_pairs_are_the_pairs_that_the_mask_lets_through(
 ) -> None:
     counted = sum(sees(window, chunk, q, k) for q in range(length) for k in range(length))
     assert spec(window, chunk).visible_pairs(length) == counted
+
+
+@pytest.mark.parametrize("length", [1, 4, 8, 13])
+@pytest.mark.parametrize(("window", "kept"), [(1, 1), (3, 2), (3, 5), (7, 20)], ids=str)
+def test_kept_first_tokens_are_counted_once(window: int, kept: int, length: int) -> None:
+    counted = sum(sees(window, None, q, k, kept) for q in range(length) for k in range(length))
+    assert spec(window, None, kept).visible_pairs(length) == counted
 
 
 @pytest.mark.parametrize(("window", "chunk"), MASKS, ids=str)

@@ -35,12 +35,20 @@ def row_logits(model: Decoder, weights: Weights, tokens: list[int], documents: l
         x = x * math.sqrt(x.shape[1])
     if model.config.embedding_position is not None:
         x = x + position_vectors(model, weights, positions)
+    if block.embedding_norm:
+        x = FINAL_NORMS[block_name(model)](x, weights["embed_norm.weight"], weights.get("embed_norm.bias"))
     for spec in model.layer_specs:
         own = {
             name.removeprefix(f"layers.{spec.index}."): w
             for name, w in weights.items()
             if f"layers.{spec.index}." in name
         }
+        if block.residual_scale is not None:
+            # What a branch adds is scaled by the matrices that write it, where no norm follows them.
+            assert block.norm_placement in ("pre", "parallel")
+            for name in own:
+                if "o_proj" in name or "down_proj" in name:
+                    own[name] = own[name] * block.residual_scale
         x = BLOCKS[block_name(model)](x, own, spec, positions, documents)
     x = FINAL_NORMS[block_name(model)](x, weights["norm.weight"], weights.get("norm.bias"))
     head = weights["embed_tokens.weight"] if block.tie_word_embeddings else weights["lm_head.weight"]
@@ -55,7 +63,7 @@ def row_logits(model: Decoder, weights: Weights, tokens: list[int], documents: l
 def block_name(model: Decoder) -> str:
     block = model.config.block
     if block.norm == "layernorm":
-        return "cohere2" if block.norm_placement == "parallel" else "gpt2"
+        return {"parallel": "cohere2", "parallel_split": "gpt_neox", "pre": "gpt2"}[block.norm_placement]
     return {"pre": "standard", "sandwich": "gemma3", "branch_post": "olmo2"}[block.norm_placement]
 
 
@@ -89,6 +97,11 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float = 1e-5
 def gelu(x: Tensor) -> Tensor:
     """The tanh form of GPT-2 and Gemma."""
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_erf(x: Tensor) -> Tensor:
+    """The exact form of GPT-NeoX."""
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 
 def gated(x: Tensor, own: Weights, act: Callable[[Tensor], Tensor]) -> Tensor:
@@ -134,13 +147,24 @@ def gpt2(x: Tensor, own: Weights, spec: LayerSpec, positions: list[int], documen
     return x + h @ own["mlp.down_proj.weight"].T + own["mlp.down_proj.bias"]
 
 
-BLOCKS = {"standard": standard, "cohere2": cohere2, "gemma3": gemma3, "olmo2": olmo2, "gpt2": gpt2}
+def gpt_neox(x: Tensor, own: Weights, spec: LayerSpec, positions: list[int], documents: list[int]) -> Tensor:
+    h = layer_norm(x, own["input_layernorm.weight"], own["input_layernorm.bias"])
+    attended = attention(h, own, spec, positions, documents, lambda w: w, 1e-5)
+    h = layer_norm(x, own["pre_feedforward_layernorm.weight"], own["pre_feedforward_layernorm.bias"])
+    h = gelu_erf(h @ own["mlp.up_proj.weight"].T + own["mlp.up_proj.bias"])
+    return x + attended + h @ own["mlp.down_proj.weight"].T + own["mlp.down_proj.bias"]
+
+
+BLOCKS = {
+    "standard": standard, "cohere2": cohere2, "gemma3": gemma3, "olmo2": olmo2, "gpt2": gpt2, "gpt_neox": gpt_neox,
+}  # fmt: skip
 FINAL_NORMS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {
     "standard": lambda x, w, b: rms(x, w),
     "cohere2": lambda x, w, b: layer_norm(x, w, None),
     "gemma3": lambda x, w, b: rms(x, 1 + w),
     "olmo2": lambda x, w, b: rms(x, w),
     "gpt2": layer_norm,
+    "gpt_neox": layer_norm,
 }
 
 
@@ -159,7 +183,16 @@ def attention(
     """All heads of one layer over one row (T, D)."""
     heads, kv_heads, width = spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim
     qkv = h @ own["attention.qkv_proj.weight"].T + own.get("attention.qkv_proj.bias", torch.zeros(1).double())
-    q, k, v = qkv.split([heads * width, kv_heads * width, kv_heads * width], dim=-1)
+    if spec.shared_qk:
+        z, v = qkv.chunk(2, dim=-1)
+        q_weight, q_bias, k_weight, k_bias = (
+            own[f"attention.shared_qk.{n}"].flatten() for n in ("q_weight", "q_bias", "k_weight", "k_bias")
+        )
+        z = silu(z)
+        of_heads = [z[:, head // (heads // kv_heads) * width :][:, :width] for head in range(heads)]
+        q, k = torch.cat(of_heads, dim=-1) * q_weight + q_bias, z * k_weight + k_bias
+    else:
+        q, k, v = qkv.split([heads * width, kv_heads * width, kv_heads * width], dim=-1)
     if spec.qk_norm is not None and spec.qk_norm.order == "before_rope":
         q, k = (
             normed(x, own.get(f"attention.{n}_norm.norm.weight"), spec, norm_weight, eps)
@@ -187,8 +220,13 @@ def attention(
                 # Heads are a power of two here: 2 ** (-8 (head + 1) / heads).
                 slope = 2.0 ** (-8 * (head + 1) / heads)
                 scores = scores - slope * torch.tensor([positions[t] - positions[s] for s in seen], dtype=torch.float64)
-            weights = torch.exp(scores - scores.max())
-            out[t, mine] = (weights / weights.sum()) @ v[seen][:, theirs]
+            weights = torch.exp(scores)
+            total = weights.sum()
+            if spec.sink_logits:
+                total = total + torch.exp(own["attention.sinks"][head])
+            out[t, mine] = (weights / total) @ v[seen][:, theirs]
+    if spec.gate:
+        out = out / (1 + torch.exp(-h @ own["attention.gate_proj.weight"].T))
     result = out @ own["attention.o_proj.weight"].T
     return result + own["attention.o_proj.bias"] if "attention.o_proj.bias" in own else result
 
@@ -198,7 +236,7 @@ def sees(spec: LayerSpec, query: int, key: int, positions: list[int], documents:
         return True
     if key > query or documents[query] != documents[key] or documents[key] < 0:
         return False
-    if spec.window is not None and key <= query - spec.window:
+    if spec.window is not None and key <= query - spec.window and positions[key] >= (spec.sink_tokens or 0):
         return False
     return spec.chunk is None or positions[query] // spec.chunk == positions[key] // spec.chunk
 

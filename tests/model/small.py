@@ -16,7 +16,7 @@ from minillm.config.paths import conf_dir
 from minillm.config.schema import BlockConfig, ModelConfig
 from minillm.model.decoder import Decoder, build_model
 
-BLOCKS = ("standard", "cohere2", "gemma3", "olmo2", "gpt2")
+BLOCKS = ("standard", "cohere2", "gemma3", "olmo2", "gpt2", "gpt_neox")
 VOCAB = 37
 WIDTH = 24
 LENGTH = 12

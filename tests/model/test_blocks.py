@@ -53,6 +53,16 @@ PLANS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
         ],
     ),
     "scores": (None, [{**LOCAL, "softcap": 0.7}, {"scale": 0.9}, {"position": "nope", "num_key_value_heads": 1}]),
+    "sinks": (
+        None,
+        [
+            {**LOCAL, "sink_logits": True, "qkv_bias": True},
+            {"sink_logits": True, "num_key_value_heads": 1},
+            {**LOCAL, "sink_tokens": 2, "sink_logits": True},
+            {"position": "nope", "window": 3, "sink_tokens": 7},
+        ],
+    ),
+    "gau": (None, [{"shared_qk": True, "gate": True}, {**LOCAL, "gate": True}, {"shared_qk": True, "qk_norm": "rms"}]),
     "learned": ("learned", [{"position": "nope"}, {"position": "nope", "window": 3}]),
     "sinusoidal": ({"scheme": "sinusoidal", "scale": 0.6}, [{"position": "nope"}, LOCAL]),
 }
@@ -110,6 +120,25 @@ def test_packed_documents_and_padding_equal_the_reference(plan: str) -> None:
     parts = zip(tokens.split(cuts, dim=1), documents.split(cuts, dim=1), strict=True)
     pieces = torch.cat([model(part, document_ids=ids_, cache=cache) for part, ids_ in parts], dim=1)
     assert error(pieces[real], expected[real]) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        pytest.param("standard", {"residual_scale": 0.3}, id="a scaled residual"),
+        pytest.param("cohere2", {"residual_scale": 0.3}, id="a scaled residual, in parallel"),
+        pytest.param("standard", {"embedding_norm": True}, id="normed embeddings"),
+        pytest.param("gpt2", {"embedding_norm": True}, id="normed embeddings with a bias, as in BLOOM"),
+    ],
+)
+@torch.no_grad()
+def test_a_change_to_a_block_equals_the_reference(name: str, changes: dict[str, Any]) -> None:
+    model, tokens = large(config(LOCAL, {"position": "nope"}, name=name, **changes)), ids(1, 20)
+    expected = reference.logits(model, tokens)
+    assert error(model(tokens), expected) < 1e-4
+    unchanged = large(config(LOCAL, {"position": "nope"}, name=name))
+    unchanged.load_state_dict({n: w for n, w in model.state_dict().items() if "embed_norm" not in n})
+    assert error(unchanged(tokens), expected) > 1e-2
 
 
 @pytest.mark.bug("B017")
