@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
 ARMS = (
     "rope", "rope_qknorm", "nope", "alibi", "rnope", "rnope_1to3", "rnope_swa", "swa_only", "gemma3", "gemma3_1to3",
-    "smollm3", "llama4", "swan", "olmo3", "learned", "sinusoidal",
+    "smollm3", "llama4", "swan", "olmo3", "learned", "sinusoidal", "t5", "alibi_learned", "shaw", "transformer_xl",
+    "deberta",
 )  # fmt: skip
 BLOCKS = ("standard", "cohere2", "gemma3", "olmo2", "gpt2")
 SIZES = ("micro", "mini", "small", "base", "medium", "large")

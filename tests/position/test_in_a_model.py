@@ -16,12 +16,16 @@ from minillm.errors import MinillmError, PositionUndefined
 from minillm.model.decoder import Decoder, build_model
 from minillm.position import EmbeddingScheme, PositionScheme, TemperatureScheme, alibi_slopes, scheme_class
 from minillm.position.alibi import ALiBi
+from minillm.position.deberta import DeBERTa
 from minillm.position.learned import Learned
 from minillm.position.nope import NoPE
 from minillm.position.rope import RoPE
 from minillm.position.scaling import YaRN
+from minillm.position.shaw import Shaw
 from minillm.position.sinusoidal import Sinusoidal
+from minillm.position.t5 import T5
 from minillm.position.temperature import Llama4, LogN
+from minillm.position.transformer_xl import TransformerXL
 
 LENGTH = 64
 
@@ -58,13 +62,33 @@ SCHEMES: dict[str, Callable[[], ModelConfig]] = {
     "sinusoidal": lambda: config(NoPE(), NoPE(), embedding=Sinusoidal()),
     "learned": lambda: config(NoPE(), NoPE(), embedding=Learned()),
     "temperature": lambda: config(NoPE(), RoPE(), temperature=Llama4(floor=8.0)),
+    "alibi_learned": lambda: config(ALiBi(learned=True), ALiBi(learned=True)),
+    "t5": lambda: config("t5", "t5"),
+    "t5_per_layer": lambda: config(*[T5(num_buckets=6, max_distance=9, shared=False)] * 2, window=12),
+    "shaw": lambda: config(Shaw(max_distance=5), Shaw(values=False)),
+    "shaw_windowed": lambda: config(*[Shaw(max_distance=8)] * 2, window=6),
+    "transformer_xl": lambda: config("transformer_xl", "transformer_xl"),
+    "transformer_xl_windowed": lambda: config("transformer_xl", "transformer_xl", window=6),
+    "deberta": lambda: config(DeBERTa(max_distance=6), DeBERTa(terms=("p2c",))),
+    "deberta_v2": lambda: config(*[DeBERTa(max_distance=40, position_buckets=10, shared=True)] * 2, window=30),
 }
 """A new scheme is tested by one line here."""
 
 
+def build(name: str) -> Decoder:
+    """With what a position scheme trains made large enough to matter."""
+    model = build_model(SCHEMES[name](), seed=0).eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if ".position." in parameter_name or parameter_name.startswith("shared_positions."):
+                parameter.normal_(0, 0.5, generator=generator)
+    return model
+
+
 @pytest.fixture(params=SCHEMES)
 def model(request: pytest.FixtureRequest) -> Decoder:
-    return build_model(SCHEMES[request.param](), seed=0).eval()
+    return build(request.param)
 
 
 @pytest.mark.bug("B030")
@@ -83,7 +107,9 @@ def test_decoding_with_a_cache_gives_the_logits_of_the_full_pass(model: Decoder)
 
 
 @pytest.mark.bug("B043")
-@pytest.mark.parametrize("scheme", [RoPE(), ALiBi()], ids=lambda s: s.scheme)
+@pytest.mark.parametrize(
+    "scheme", [RoPE(), ALiBi(), T5(), Shaw(2), TransformerXL(), DeBERTa(3)], ids=lambda s: s.scheme
+)
 def test_every_layer_decodes_as_in_the_full_pass_with_windows_of_four(scheme: PositionScheme) -> None:
     model = build_model(config(*[scheme] * 4, window=4)).eval()
     states: list[list[Tensor]] = [[], [], [], []]
@@ -106,10 +132,22 @@ def test_a_packed_document_is_placed_as_if_it_stood_alone(model: Decoder) -> Non
     torch.testing.assert_close(packed[:, 9:], model(ids[:, 9:]), atol=1e-5, rtol=0)
 
 
+def test_packed_rows_come_in_pieces_as_they_come_at_once(model: Decoder) -> None:
+    ids, document_ids = tokens(24), torch.tensor([[0] * 9 + [1] * 15, [-1] * 3 + [0] * 12 + [1] * 9])
+    whole, cache = model(ids, document_ids=document_ids), model.new_cache(2)
+    cut = [5, 8, 1, 10]
+    pieces = [
+        model(piece, document_ids=documents, cache=cache)
+        for piece, documents in zip(ids.split(cut, dim=1), document_ids.split(cut, dim=1), strict=True)
+    ]
+    real = document_ids >= 0
+    torch.testing.assert_close(torch.cat(pieces, dim=1)[real], whole[real], atol=1e-5, rtol=0)
+
+
 @pytest.mark.bug("B031")
 @pytest.mark.parametrize("name", [n for n in SCHEMES if n != "learned"])
 def test_it_runs_past_its_training_length_and_back(name: str) -> None:
-    model, ids = build_model(SCHEMES[name]()).eval(), tokens(1000)
+    model, ids = build(name), tokens(1000)
     first, longer, again, longest = (model(ids[:, :n]) for n in (64, 300, 64, 1000))
     assert torch.equal(first, again)
     torch.testing.assert_close(longer[:, :64], first, atol=1e-5, rtol=0)
@@ -150,9 +188,11 @@ def test_a_share_of_one_is_plain_rope_and_of_zero_is_nope() -> None:
     assert not torch.allclose(rope(ids), nope(ids), atol=1e-6)
 
 
-@pytest.mark.parametrize("scheme", [RoPE(), ALiBi(), RoPE(scaling=YaRN(4.0, LENGTH))], ids=lambda s: s.scheme)
-def test_only_distances_matter_to_relative_schemes(scheme: PositionScheme) -> None:
-    model, ids = build_model(config(scheme, scheme)), tokens(20)
+@pytest.mark.parametrize(
+    "name", ["rope", "yarn", "alibi", "alibi_learned", "t5", "shaw", "transformer_xl", "deberta", "deberta_v2"]
+)
+def test_only_distances_matter_to_relative_schemes(name: str) -> None:
+    model, ids = build(name), tokens(20)
     far = model(ids, positions=torch.arange(100, 120).expand(2, 20))
     torch.testing.assert_close(far, model(ids), atol=1e-4, rtol=0)
 
