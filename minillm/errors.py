@@ -23,6 +23,10 @@ class PositionUndefined(MinillmError):
     """A position at which the model has no meaning (beyond a learned table); evaluations report "not defined"."""
 
 
+class CacheNotExact(MinillmError):
+    """A call with a cache that would give other logits than one without: what is cached depends on the length."""
+
+
 class Interrupted(BaseException):
     """Ctrl-C or SIGTERM asked a run to stop, and its checkpoint is written.
 

@@ -1,5 +1,8 @@
 """Decoding with the KV cache: prompts of any length in pieces of any size, batches of unequal prompts.
 
+Where a plan's keys depend on the length in use (RoPE scaling `dynamic_ntk`, `longrope`) and the text passes the length
+up to which they do not, no cache is exact: each new token is then a forward over the whole text.
+
 ids = generate(model, [[1, 5, 9], [1, 7]], max_new_tokens=20, temperature=0.8, top_p=0.95, seed=0)
 """
 
@@ -65,9 +68,9 @@ def _decode(
     stop_ids: set[int],
 ) -> list[list[int]]:
     device = model.embed_tokens.weight.device
-    cache = model.new_cache(len(prompts))
     tokens, documents = _left_pad(prompts, device)
-    step = max(1, PREFILL_TOKENS // len(prompts))
+    cache = model.new_cache(len(prompts)) if _cache_is_exact(model, tokens.shape[1] + max_new_tokens - 1) else None
+    step = tokens.shape[1] if cache is None else max(1, PREFILL_TOKENS // len(prompts))
     for start in range(0, tokens.shape[1], step):
         ids = None if documents is None else documents[:, start : start + step]
         hidden = model.hidden(tokens[:, start : start + step], document_ids=ids, cache=cache)
@@ -83,8 +86,20 @@ def _decode(
                     open_rows.discard(row)
         if not open_rows or new == max_new_tokens - 1:
             break
-        hidden = model.hidden(chosen[:, None], cache=cache)
+        if cache is not None:
+            hidden = model.hidden(chosen[:, None], cache=cache)
+            continue
+        tokens = torch.cat((tokens, chosen[:, None]), dim=1)
+        if documents is not None:
+            documents = torch.cat((documents, documents[:, -1:]), dim=1)
+        hidden = model.hidden(tokens, document_ids=documents)
     return out
+
+
+def _cache_is_exact(model: Decoder, length: int) -> bool:
+    """Does decoding with a cache give the logits of decoding without one, for texts of up to `length` tokens?"""
+    limits = (spec.position.cache_limit for spec in model.layer_specs)
+    return all(limit is None or length <= limit for limit in limits)
 
 
 def _left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:

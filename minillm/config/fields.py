@@ -144,6 +144,7 @@ def _convert_float(value: Any, where: str) -> float:
 
 WORDS: dict[Any, str] = {
     type(None): "null", bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping",
+    tuple: "a list",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from minillm.errors import PositionUndefined
+from minillm.errors import CacheNotExact, PositionUndefined
 from minillm.evaluation.length_perplexity import NOT_DEFINED
 from minillm.evaluation.scoring import autocast
 from minillm.evaluation.settings import CostSettings
@@ -25,6 +25,8 @@ from minillm.model.cost import cost
 from minillm.model.decoder import Decoder
 
 Row = dict[str, Any]
+NO_EXACT_CACHE = "no exact cache"
+"""Note of a row at a length where a cache would change the logits (RoPE scaling by length)."""
 PREFILL_PIECE = 1024
 """Tokens fed to the cache at once: a long prompt in one piece would need the memory of a training step."""
 
@@ -104,10 +106,11 @@ def _decode_rows(
                 times = [_decode_one(model, cache, ids, device) for _ in range(decoded)]
             rows.append(_row("decode_tokens_per_second", length, [1 / took for took in times]))
             rows.append(_row("kv_bytes", length, [float(cache.nbytes())], kind="measured"))
-        except PositionUndefined:
-            # Longer ones are undefined too: their tokens come after these.
-            rows.append(_row("decode_tokens_per_second", length, note=NOT_DEFINED))
-            rows.append(_row("kv_bytes", length, kind="measured", note=NOT_DEFINED))
+        except (PositionUndefined, CacheNotExact) as error:
+            # So it is for longer ones: their tokens come after these.
+            note = NOT_DEFINED if isinstance(error, PositionUndefined) else NO_EXACT_CACHE
+            rows.append(_row("decode_tokens_per_second", length, note=note))
+            rows.append(_row("kv_bytes", length, kind="measured", note=note))
         _tick(progress)
     return rows
 

@@ -100,9 +100,10 @@ class Decoder(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Hidden states after the last norm; arguments as in `forward`."""
         batch, length = tokens.shape
-        placed = arrange(batch, length, tokens.device, document_ids, positions, None if cache is None else cache.past)
-        seen = 0 if cache is None else len(cache)
-        context = StepContext(placed, contiguous=seen == 0, seen=seen, cached=cache is not None)
+        past = None if cache is None else cache.past
+        placed = arrange(batch, length, tokens.device, document_ids, positions, past)
+        seen = 0 if past is None else past.seen
+        context = StepContext(placed, contiguous=seen == 0, seen=seen, cached=cache is not None, past=past)
         x = self.embed(tokens, placed.position)
         for index, layer in enumerate(self.layers):
             x = layer(x, context, None if cache is None else cache.layers[index])

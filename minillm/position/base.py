@@ -107,6 +107,11 @@ class PositionScheme:
         return 0.0
 
     @property
+    def cache_limit(self) -> int | None:
+        """Longest document that can be decoded with a cache; None: any. Beyond it every key depends on the length."""
+        return None
+
+    @property
     def bias_key(self) -> Hashable:
         """Layers of equal non-None keys and equal heads share one bias per step; None: the bias is the layer's own."""
         return None
@@ -115,6 +120,9 @@ class PositionScheme:
 @dataclass(frozen=True)
 class EmbeddingScheme(PositionScheme):
     """A scheme added to the token embeddings (``model.embedding.position``), not to a layer."""
+
+    same_in_all_channels = False
+    """It moves all channels of a token alike, which is what a layernorm takes away."""
 
     def validate_embedding(self, hidden_size: int) -> None:
         """Raise ConfigError naming field, value and what is allowed; the caller prefixes the key."""

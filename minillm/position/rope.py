@@ -3,12 +3,14 @@
 Everything is per layer: base `theta`, scaling, how much of a head is rotated, and which channels form a pair. Tables
 are computed at each call from the positions given, so there is no longest length and no buffer that could be cast to
 half, left empty by a meta-device build, or missing from a checkpoint. Layers of equal frequencies share one table.
+Where a scaling depends on the length in use, that is the length of the token's own document in the call at hand.
 
 Frequencies are computed in float64 and rounded to float32 once; angles and the rotation itself are float32.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,8 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from minillm.attention.lengths import Length, Lengths, context_lengths, document_lengths
 from minillm.attention.tokens import StepContext, Tokens
-from minillm.errors import ConfigError
+from minillm.errors import CacheNotExact, ConfigError
 from minillm.position.base import LayerPosition, LayerShape, Place, PositionScheme, Rotary, register
 from minillm.position.scaling import Scaling, plain_frequencies
 
@@ -31,7 +34,8 @@ class RoPE(PositionScheme):
 
     theta: float = 10000.0
     scaling: Scaling | None = None
-    """Changed frequencies for longer contexts: `{type: linear | yarn | ..., factor: ...}` (position/scaling.py)."""
+    """Changed frequencies for longer contexts: `{type: linear | yarn | ..., factor: ...}` (position/scaling.py and
+    scaling_by_length.py)."""
     partial_rotary_factor: float = 1.0
     """Share of a head that is rotated: int(head_dim * factor) channels; 0 rotates nothing, which is NoPE."""
     rule: Literal["neox", "proportional"] = "neox"
@@ -87,7 +91,17 @@ class RoPE(PositionScheme):
             self.scaling.validate(self.theta, dim)
 
     def make(self, layer: LayerShape) -> LayerPosition | None:
-        return Rotation(self, layer.head_dim) if self.rotary_dim(layer.head_dim) else None
+        if not self.rotary_dim(layer.head_dim):
+            return None
+        by_length = self.scaling is not None and self.scaling.depends_on_length
+        return RotationByLength(self, layer) if by_length else Rotation(self, layer.head_dim)
+
+    @property
+    def cache_limit(self) -> int | None:
+        if self.scaling is None or not self.scaling.depends_on_length or self.partial_rotary_factor == 0:
+            return None
+        limit: int = self.scaling.original_max_position_embeddings  # type: ignore[attr-defined]
+        return limit
 
     def summary(self) -> dict[str, Any]:
         detail = []
@@ -133,8 +147,11 @@ class Rotation(LayerPosition):
         return context.once(("rotary", self.frequencies, self.attention_factor), lambda: self._tables(tokens))
 
     def _tables(self, tokens: Tokens) -> Rotary:
+        frequencies = torch.tensor(self.frequencies, dtype=torch.float32, device=tokens.position.device)
+        return self._turn(tokens, frequencies)
+
+    def _turn(self, tokens: Tokens, frequencies: Float[Tensor, "*BT R2"]) -> Rotary:
         position = tokens.position.to(torch.float32)
-        frequencies = torch.tensor(self.frequencies, dtype=torch.float32, device=position.device)
         # An elementwise product, not a matmul: autocast would do a matmul in bf16.
         angle = position[..., None] * frequencies
         cos, sin = angle.cos(), angle.sin()
@@ -155,3 +172,39 @@ class Rotation(LayerPosition):
             out = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         out = out.to(x.dtype)
         return torch.cat((out, rest), dim=-1) if rest.shape[-1] else out
+
+
+class RotationByLength(Rotation):
+    """Runtime of `RoPE` under a scaling that depends on the length of the token's document."""
+
+    def __init__(self, scheme: RoPE, layer: LayerShape) -> None:
+        super().__init__(scheme, layer.head_dim)
+        self.layer, self.scheme = layer, scheme
+        self._of_scheme = ("rotary", dataclasses.replace(scheme, layout="half"), layer.head_dim)
+
+    def rotary(self, context: StepContext, tokens: Tokens) -> Rotary:
+        if tokens is not context.tokens:
+            return self._at_lengths(tokens, document_lengths(tokens, None))
+        return context.once(self._of_scheme, lambda: self._at_lengths(tokens, context_lengths(context)))
+
+    def _at_lengths(self, tokens: Tokens, lengths: Lengths) -> Rotary:
+        sets = [self._at_length(length) for length in lengths.distinct]
+        if len(set(sets)) == 1:
+            sets = sets[:1]
+        frequencies = torch.tensor(sets, dtype=torch.float32, device=tokens.position.device)
+        return self._turn(tokens, frequencies[0] if len(sets) == 1 else frequencies[lengths.which])
+
+    def _at_length(self, length: Length) -> tuple[float, ...]:
+        """Frequencies of a document, or CacheNotExact where those of its cached tokens were others."""
+        frequencies = self.scheme.frequencies(self.layer.head_dim, length.now)
+        if length.before and self.scheme.frequencies(self.layer.head_dim, length.before) != frequencies:
+            scaling = self.scheme.scaling
+            assert scaling is not None
+            raise CacheNotExact(
+                f"layer {self.layer.index}: position.scaling.type = '{scaling.name}' has other frequencies for a "
+                f"document of {length.now} tokens than for the {length.before} that it had when its keys went into "
+                f"the cache (original_max_position_embeddings = {self.scheme.cache_limit}): keys and logits of its "
+                f"earlier tokens would be others now. Decode without a cache, as minillm.generate does, or use a "
+                f"scaling that does not depend on the length (yarn, ntk)."
+            )
+        return frequencies

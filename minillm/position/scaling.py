@@ -1,7 +1,8 @@
 """RoPE scaling: frequencies changed so that a model trained at one length can be used at a longer one.
 
 In YAML a mapping with `type` and the fields of that type, e.g. ``scaling: {type: yarn, factor: 4,
-original_max_position_embeddings: 1024}``. A new type is one dataclass here and one entry in `SCALINGS`.
+original_max_position_embeddings: 1024}``. A new type is one dataclass under `register_scaling`. Types that depend on
+the length in use are in scaling_by_length.py.
 
 Notation: D rotated channels, b the base theta, L the trained length, s = factor, frequencies b ** (-2i/D) radians per
 token; pair i turns r_i = L * frequency_i / 2pi times over the trained length. Everything here is float64.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from minillm.config.fields import build
 from minillm.errors import ConfigError, nearest
@@ -29,6 +30,9 @@ class Scaling:
 
     factor: float
     """How much longer the context becomes; at least 1."""
+
+    depends_on_length: ClassVar[bool] = False
+    """The frequencies are others beyond `original_max_position_embeddings`, a field that such a type has."""
 
     @property
     def name(self) -> str:
@@ -69,6 +73,17 @@ class Scaling:
         return build(SCALINGS[name], value, where)
 
 
+S = TypeVar("S", bound=type[Scaling])
+SCALINGS: dict[str, type[Scaling]] = {}
+
+
+def register_scaling(cls: S) -> S:
+    """Class decorator: make a scaling known to YAML under its `type`."""
+    SCALINGS[cls.type] = cls  # type: ignore[attr-defined]
+    return cls
+
+
+@register_scaling
 @dataclass(frozen=True)
 class Linear(Scaling):
     """Position interpolation: every frequency divided by the factor (arXiv 2306.15595)."""
@@ -79,6 +94,7 @@ class Linear(Scaling):
         return [f / self.factor for f in plain_frequencies(theta, dim)]
 
 
+@register_scaling
 @dataclass(frozen=True)
 class NTK(Scaling):
     """A larger base, b * s ** (D/(D-2)): the fastest pair keeps its frequency, the slowest is divided by s."""
@@ -96,6 +112,7 @@ class NTK(Scaling):
             )
 
 
+@register_scaling
 @dataclass(frozen=True)
 class NTKByParts(Scaling):
     """Interpolates slow pairs only, blending by turns r: gamma = clip((r - beta_slow) / (beta_fast - beta_slow)).
@@ -122,6 +139,7 @@ class NTKByParts(Scaling):
         _require_betas(self.beta_fast, self.beta_slow)
 
 
+@register_scaling
 @dataclass(frozen=True)
 class YaRN(Scaling):
     """NTK-by-parts with a ramp over the pair's index, and cosines and sines multiplied by 0.1 ln s + 1.
@@ -191,6 +209,7 @@ class YaRN(Scaling):
             )
 
 
+@register_scaling
 @dataclass(frozen=True)
 class Llama3(Scaling):
     """Fast pairs kept, slow pairs divided, a blend between, by wavelength (Llama 3.1; modeling_rope_utils.py)."""
@@ -217,15 +236,6 @@ class Llama3(Scaling):
         _require(
             above, "high_freq_factor", self.high_freq_factor, f"must be above low_freq_factor {self.low_freq_factor}"
         )
-
-
-SCALINGS: dict[str, type[Scaling]] = {
-    "linear": Linear,
-    "ntk": NTK,
-    "ntk_by_parts": NTKByParts,
-    "yarn": YaRN,
-    "llama3": Llama3,
-}
 
 
 def _require(ok: bool, field: str, value: object, rule: str) -> None:

@@ -20,10 +20,7 @@ def each(lengths: Lengths, rows: int, columns: int) -> list[list[tuple[int, int]
 
 def by_hand(document: list[int], piece: slice) -> list[tuple[int, int]]:
     """(now, before) of the tokens of `piece`: how many of each document there are up to its end, and its start."""
-    return [
-        (document[: piece.stop].count(d), document[: piece.start].count(d))
-        for d in document[piece]
-    ]  # fmt: skip
+    return [(document[: piece.stop].count(d), document[: piece.start].count(d)) for d in document[piece]]
 
 
 def real(pairs: list[tuple[int, int]], document: list[int]) -> list[tuple[int, int]]:
@@ -80,7 +77,7 @@ def test_positions_that_a_caller_gives_are_taken_as_they_are(
 
 
 def test_no_tokens_and_no_values_have_no_length_but_a_shape() -> None:
-    empty = arrange(2, 0, "cpu", document_ids=torch.empty(2, 0, dtype=torch.int64))
+    empty = arrange(2, 0, "cpu", positions=torch.empty(2, 0))
     assert document_lengths(empty, None) == Lengths((Length(0, 0),), None)
     on_meta = arrange(2, 4, "meta", document_ids=torch.zeros(2, 4, dtype=torch.int64, device="meta"))
     assert document_lengths(on_meta, None) == Lengths((Length(0, 0),), None)

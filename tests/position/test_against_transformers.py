@@ -18,6 +18,7 @@ from minillm.attention.tokens import StepContext, Tokens
 from minillm.position import LayerShape, alibi_slopes, rope_frequencies
 from minillm.position.rope import RoPE
 from minillm.position.scaling import Linear, Llama3, Scaling, YaRN
+from minillm.position.scaling_by_length import DynamicNTK, LongRoPE
 from minillm.position.temperature import Llama4, Ministral
 
 transformers = pytest.importorskip("transformers")
@@ -108,6 +109,51 @@ def test_frequencies_and_attention_factor_agree(scheme: RoPE, theirs: dict[str, 
     frequencies, factor = rope_frequencies(scheme, head_dim, 1024)
     torch.testing.assert_close(frequencies, expected, rtol=2e-6, atol=0)
     assert factor == pytest.approx(expected_factor, rel=1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 1023, 1024, 1025, 4096, 30_000])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("head_dim", [16, 64])
+def test_dynamic_ntk_frequencies_agree_at_every_length(head_dim: int, share: float, length: int) -> None:
+    scheme = RoPE(theta=5e4, scaling=DynamicNTK(2.0, 1024), partial_rotary_factor=share)
+    config = llama_config(head_dim, 5e4, rope_type="dynamic", factor=2.0, partial_rotary_factor=share)
+    expected, expected_factor = ROPE_INIT_FUNCTIONS["dynamic"](config, "cpu", seq_len=length)
+    frequencies, factor = rope_frequencies(scheme, head_dim, length)
+    torch.testing.assert_close(frequencies, expected, rtol=2e-6, atol=0)
+    assert factor == expected_factor
+
+
+@pytest.mark.parametrize("length", [1, 256, 257, 4096])
+@pytest.mark.parametrize("given", [None, 1.25])
+def test_longrope_frequencies_agree_at_every_length(given: float | None, length: int) -> None:
+    short, long = tuple(1 + 0.02 * i for i in range(16)), tuple(1 + 0.4 * i for i in range(16))
+    config = llama_config(
+        32, 1e4, rope_type="longrope", factor=4.0, original_max_position_embeddings=256,
+        short_factor=list(short), long_factor=list(long), attention_factor=given,
+    )  # fmt: skip
+    expected, expected_factor = ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=length)
+    scheme = RoPE(scaling=LongRoPE(4.0, 256, short, long, given))
+    frequencies, factor = rope_frequencies(scheme, 32, length)
+    torch.testing.assert_close(frequencies, expected, rtol=2e-6, atol=0)
+    assert factor == pytest.approx(expected_factor, rel=1e-6)
+
+
+@pytest.mark.parametrize("length", [200, 1024, 1500])
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_a_whole_rotation_agrees_at_the_length_of_the_text(kind: str, length: int, at: At) -> None:
+    if kind == "dynamic":
+        scaling: Scaling = DynamicNTK(4.0, 1024)
+        block = {"rope_type": kind, "factor": 4.0}
+    else:
+        scaling = LongRoPE(4.0, 1024, 1.0, 3.0)
+        block = {
+            "rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 1024,
+            "short_factor": [1.0] * 16, "long_factor": [3.0] * 16,
+        }  # fmt: skip
+    tokens, q = at(length), torch.randn(1, 2, length, 32)
+    rotary = modeling_llama.LlamaRotaryEmbedding(llama_config(32, 1e4, **block))
+    expected, _ = modeling_llama.apply_rotary_pos_emb(q, q, *rotary(q, tokens.position))
+    torch.testing.assert_close(rotated(RoPE(scaling=scaling), q, tokens), expected, atol=2e-3, rtol=0)
 
 
 @pytest.mark.parametrize("scaling", [None, YaRN(4.0, 256)], ids=["plain", "yarn"])

@@ -111,7 +111,11 @@ COMPLETE: dict[str, dict[str, Any]] = {
     "ntk_by_parts": {"factor": 2, "original_max_position_embeddings": 64},
     "yarn": {"factor": 2, "original_max_position_embeddings": 64},
     "llama3": {"factor": 2, "original_max_position_embeddings": 64, "low_freq_factor": 1, "high_freq_factor": 4},
-}
+    "dynamic_ntk": {"factor": 2, "original_max_position_embeddings": 64},
+    "longrope": {
+        "factor": 2, "original_max_position_embeddings": 64, "short_factor": 1, "long_factor": (1, 1, 1, 2, 2, 2, 2, 2),
+    },
+}  # fmt: skip
 
 
 def from_yaml(scaling: Any) -> RoPE:
