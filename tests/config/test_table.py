@@ -69,7 +69,7 @@ def test_columns_in_which_no_layer_has_anything_are_left_out() -> None:
 
 def test_positions_in_the_embeddings_have_a_line_of_their_own() -> None:
     assert layer_table(config("model=learned"), 256).splitlines()[-1] == "token embeddings carry position: learned"
-    assert layers_json(config("model=learned"), 256)["embedding_position"] == "learned"
+    assert layers_json(config("model=learned"), 256)["embedding_position"] == {"scheme": "learned"}
     assert layers_json(config("model=nope"), 256)["embedding_position"] is None
 
 
@@ -81,3 +81,12 @@ def test_the_saved_table_is_plain_and_holds_the_specs() -> None:
     for spec, layer in zip(model.layers, saved["layers"], strict=True):
         assert {key: layer[key] for key in spec.to_dict()} == spec.to_dict()
         assert layer["kv_bytes_per_token"] == spec.kv_bytes_per_token(4)
+
+
+def test_what_few_layers_have_is_a_column_only_where_some_layer_has_it() -> None:
+    assert "also" not in layer_table(config("model=rope"), 256).splitlines()[0]
+    rows = ["++model.attention.sink_logits=true", "++model.layers.kinds.local.sink_tokens=2", "block=gpt2"]
+    lines = layer_table(config("model=rnope_swa", *rows), 256).splitlines()
+    assert "also" in lines[0]
+    assert "32 + first 2" in lines[1]
+    assert "sink_logits, qkv_bias" in lines[1]
