@@ -19,12 +19,16 @@ def choose(model: ModelConfig, name: str | None = None) -> Family:
     """
     if name is not None:
         asked = family_of(name)
+        if not asked.exports:
+            raise MinillmError(f"{name} is read here but not written.")
         reasons = asked.cannot(model)
         if reasons:
             raise MinillmError(f"{name} does not express this model: {'; '.join(reasons)}.")
         return asked
     tried: list[tuple[int, Family, list[str]]] = []
     for one in families():
+        if not one.exports:
+            continue
         reasons = one.cannot(model)
         if not reasons:
             return one

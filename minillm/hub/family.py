@@ -32,6 +32,8 @@ class Family:
     """Export tries families in this order: the plainest first."""
     architecture: ClassVar[str]
     """The class in transformers that has the language-model head."""
+    exports: ClassVar[bool] = True
+    """Whether export may write it; a multimodal family is read for its text part alone."""
     prefix: ClassVar[str] = "model."
     """Stands before the names of all tensors but the head's; files of the headless class lack it."""
     layout: ClassVar[Literal["half", "interleaved"]] = "half"

@@ -6,7 +6,10 @@ A family says in class attributes what it has (`block`, `norms`, `defaults`) and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from minillm.config.layers import LayerSpec
@@ -15,7 +18,7 @@ from minillm.hub.family import Family
 from minillm.hub.links import Link, joined, same
 from minillm.hub.plan import Layer, Plan
 from minillm.hub.reader import Reader
-from minillm.hub.rope import write_rope
+from minillm.hub.rope import LAYER_TYPES, write_rope
 
 ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu", "gelu_new": "geglu"}
 WRITTEN_ACTIVATION = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh"}
@@ -76,8 +79,7 @@ class LlamaLike(Family):
         size["num_key_value_heads"] = config.take(
             "num_key_value_heads", int, self.defaults["num_key_value_heads"] or heads
         )
-        head_dim = self.defaults.get("head_dim") or size["hidden_size"] // heads
-        size["head_dim"] = config.take("head_dim", int, head_dim)
+        size["head_dim"] = self.head_dim(config)
         longest = number("max_position_embeddings")
         bias = self.attention_bias and config.take("attention_bias", bool, False)
         layers = self.layers(config, size["num_hidden_layers"], longest)
@@ -95,6 +97,12 @@ class LlamaLike(Family):
             **self.block_of(config),
         }
         return Plan(size, block, layers, number("vocab_size"), longest)
+
+    def head_dim(self, config: Reader) -> int:
+        """Width of a head: given, the class's own, or what the heads leave of the model's width."""
+        hidden = config.take("hidden_size", int, self.defaults["hidden_size"])
+        heads = config.take("num_attention_heads", int, self.defaults["num_attention_heads"])
+        return int(config.take("head_dim", int, self.defaults.get("head_dim") or hidden // heads))
 
     def config(self, model: ModelConfig) -> dict[str, Any]:
         first, block = model.layers[0], model.block
@@ -159,3 +167,57 @@ class LlamaLike(Family):
 def first_rotated(model: ModelConfig) -> LayerSpec:
     """The first layer with a rotary position, else the first layer."""
     return next((spec for spec in model.layers if spec.position.scheme == "rope"), model.layers[0])
+
+
+# ---- values that need not be said, and windows --------------------------------------------------------------------
+
+
+def said_scale(scale: float, head_dim: int) -> float | None:
+    """`scale` of a layer as a person would write it: null where it is what a head's width gives anyway."""
+    return None if math.isclose(scale, head_dim**-0.5, rel_tol=1e-12) else scale
+
+
+def said_factor(factor: float) -> float | None:
+    """A factor as a person would write it: null where it changes nothing."""
+    return None if factor == 1 else factor
+
+
+def layer_types(config: Reader, depth: int, default: Sequence[str]) -> list[str]:
+    """`layer_types`, one entry per layer, or `default` where the file has none."""
+    given = config.take("layer_types", tuple[str, ...], None)
+    types = list(default if given is None else given)
+    if len(types) != depth:
+        raise config.error("layer_types", f"it has {len(types)} entries, num_hidden_layers = {depth}")
+    for index, name in enumerate(types):
+        if name not in LAYER_TYPES:
+            what = (
+                "linear attention or a state-space layer"
+                if re.search("linear|mamba|conv|recurrent", name)
+                else "unknown"
+            )
+            raise config.error("layer_types", f"layer {index} is {name!r}, {what}. Allowed: {', '.join(LAYER_TYPES)}")
+    return types
+
+
+def every(depth: int, interval: int) -> list[str]:
+    """Sliding layers with a full one at interval - 1, 2 * interval - 1, ...; 0 has none."""
+    return ["full_attention" if interval and (i + 1) % interval == 0 else "sliding_attention" for i in range(depth)]
+
+
+def windows(config: Reader, types: Sequence[str], window: int | None) -> list[int | None]:
+    """Each layer's window; a sliding layer without one is an error, as it is in transformers."""
+    if window is None and "sliding_attention" in types:
+        index = types.index("sliding_attention")
+        raise config.error("sliding_window", f"layer {index} is sliding_attention, so there must be a window in effect")
+    return [window if name == "sliding_attention" else None for name in types]
+
+
+def written_window(model: ModelConfig) -> int | None:
+    """The window that most windowed layers have: the nearest that one key can say."""
+    counts = Counter(spec.window for spec in model.layers if spec.window is not None)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def written_types(model: ModelConfig) -> list[str]:
+    """`layer_types` of a plan."""
+    return ["full_attention" if spec.window is None else "sliding_attention" for spec in model.layers]

@@ -65,7 +65,7 @@ class Reader:
     def only(self, name: str, default: Any, *allowed: Any) -> Any:
         """The value of `name`, which must be one of `allowed`: this project computes nothing else there."""
         self.taken.add(name)
-        value = self.values.get(name, default)
+        value = self.values[name] if self.has(name) else default
         if value not in allowed:
             raise self.error(name, f"allowed: {', '.join(map(repr, allowed))}")
         return value

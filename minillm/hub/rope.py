@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from minillm.config.schema import ModelConfig
 from minillm.hub.reader import Reader
 from minillm.position.base import PositionScheme
 from minillm.position.rope import RoPE
@@ -36,10 +37,7 @@ def read_rope(
             raise config.error(key, "this family rotates all its layers alike, so it cannot differ by layer type")
         chosen = chosen[nested[0]]
     reader = Reader(chosen, f"{config.where}: {key}")
-    out = position(chosen, theta, share, max_positions, reader, layout)
-    if partial is None and out.get("rule") != "proportional" and out.get("partial_rotary_factor", 1.0) != 1:
-        raise config.error("partial_rotary_factor", f"{config.values.get('model_type')} rotates whole heads")
-    return out
+    return position(chosen, theta, share, max_positions, reader, layout, whole=partial is None)
 
 
 def read_rope_by_type(
@@ -64,16 +62,22 @@ def read_rope_by_type(
             chosen, where = {**chosen, **scaling}, f"{config.where}: rope_scaling"
         fallback = default_theta[name] if beside is None else beside
         reader = Reader(chosen, where)
-        out[name] = position(chosen, fallback, None, max_positions, reader, "half")
+        out[name] = position(chosen, fallback, None, max_positions, reader)
         if out[name].get("scaling", {}).get("truncate") is False:
             raise reader.error("truncate", "transformers does not read it in a mapping by layer type; write true")
     return out
 
 
 def position(
-    given: Mapping[str, Any], theta: float, partial: float | None, max_positions: int, reader: Reader, layout: str
+    given: Mapping[str, Any],
+    theta: float,
+    partial: float | None,
+    max_positions: int,
+    reader: Reader,
+    layout: str = "half",
+    whole: bool = True,
 ) -> Position:
-    """Our `position` mapping from one mapping of theirs."""
+    """Our `position` mapping from one mapping of theirs; `whole`: its class has no code to rotate a part of a head."""
     kind = given.get("rope_type", given.get("type", "default"))
     reader.taken |= {"rope_type", "type"}
     if kind == "su":
@@ -85,6 +89,8 @@ def position(
         factor = reader.take("factor", float, 1.0)
         if factor != 1:
             out["scaling"] = {"type": "linear", "factor": factor}
+    elif share != 1 and whole:
+        raise reader.error("partial_rotary_factor", f"{share:g} of each head, but this family rotates whole heads")
     elif share != 1:
         out["partial_rotary_factor"] = share
     if layout != "half":
@@ -187,4 +193,14 @@ def write_rope(scheme: PositionScheme) -> dict[str, Any]:
         if kind in _READERS:
             plain = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
             out |= {"rope_type": kind, **plain}
+    return out
+
+
+def write_rope_by_type(model: ModelConfig) -> dict[str, Any]:
+    """`rope_parameters` by layer type, each from the first rotated layer of that type; its own kind's where none is."""
+    out = {}
+    for name in LAYER_TYPES:
+        chosen = [s for s in model.layers if (s.window is not None) == (name == "sliding_attention")]
+        rotated = [s for s in chosen or model.layers if isinstance(s.position, RoPE)]
+        out[name] = write_rope(rotated[0].position if rotated else model.layers[0].position)
     return out
