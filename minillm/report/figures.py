@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from minillm.report.collect import Row, Subject
+from minillm.report.style import COLOURS, FAINT, INK, MARKERS, finish, panels
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#7F5F00", "#E69F00", "#444444")
-"""Okabe and Ito's, which people with colour-blindness tell apart; further variants differ by dash too."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DPI = 160
-INK, FAINT = "#222222", "#8a8a8a"
 
 
 def draw(subjects: Sequence[Subject], folder: Path) -> dict[str, str]:
@@ -43,7 +40,7 @@ def _training(subjects: Sequence[Subject]) -> Any:
     """Loss against tokens and against time: training loss smoothed and faint, validation loss with markers."""
     if not any(s.curve("val/loss")[2] or s.curve("train/loss")[2] for s in subjects):
         return None
-    figure, (left, right) = _panels(2, width=10)
+    figure, (left, right) = panels(2, width=10)
     for subject, style in _styles(subjects):
         for key, alpha, marker, mark in (("train/loss", 0.35, None, ""), ("val/loss", 1.0, style["marker"], "label")):
             tokens, seconds, values = subject.curve(key)
@@ -59,7 +56,7 @@ def _training(subjects: Sequence[Subject]) -> Any:
         axis.set_ylim(min(shown) - 0.05 * (max(shown) - min(shown)), max(shown) + 0.02 * (max(shown) - min(shown)))
     left.set(xlabel="tokens trained on (millions)", ylabel="loss (nats per token)")
     right.set(xlabel="training time (minutes)")
-    return _finish(figure, [left, right])
+    return finish(figure, [left, right])
 
 
 def _smooth(values: list[float]) -> list[float]:
@@ -79,7 +76,7 @@ def _same_target(subjects: Sequence[Subject]) -> Any:
     loss = [s.rows("length_perplexity", "nll", protocol="same_target") for s in subjects]
     if not any(_has_values(rows) for rows in loss):
         return None
-    figure, (left, right) = _panels(2, width=10, share_y=False)
+    figure, (left, right) = panels(2, width=10, share_y=False)
     _curves(left, subjects, lambda s: s.rows("length_perplexity", "nll", protocol="same_target"))
     _curves(right, subjects, lambda s: s.rows("length_perplexity", "nll_change", protocol="same_target"))
     right.axhline(0, color=FAINT, lw=0.8, zorder=0)
@@ -87,7 +84,7 @@ def _same_target(subjects: Sequence[Subject]) -> Any:
     right.set(ylabel="change against the training length (nats)")
     for axis in (left, right):
         _length_axis(axis, subjects)
-    return _finish(figure, [left, right])
+    return finish(figure, [left, right])
 
 
 def _windows(subjects: Sequence[Subject]) -> Any:
@@ -95,7 +92,7 @@ def _windows(subjects: Sequence[Subject]) -> Any:
     both = [s.rows("length_perplexity", "nll", protocol=p) for s in subjects for p in ("non_overlapping", "strided")]
     if not any(_has_values(rows) for rows in both):
         return None
-    figure, axes = _panels(2, width=10)
+    figure, axes = panels(2, width=10)
     for axis, protocol, title in zip(
         axes, ("non_overlapping", "strided"), ("non-overlapping windows", "strided windows"), strict=True
     ):
@@ -103,7 +100,7 @@ def _windows(subjects: Sequence[Subject]) -> Any:
         axis.set_title(title, fontsize=9, color=INK, pad=12)
         _length_axis(axis, subjects)
     axes[0].set(ylabel="loss (nats per token)")
-    return _finish(figure, list(axes))
+    return finish(figure, list(axes))
 
 
 def _cost(subjects: Sequence[Subject]) -> Any:
@@ -112,7 +109,7 @@ def _cost(subjects: Sequence[Subject]) -> Any:
         return None
     from matplotlib.ticker import FuncFormatter
 
-    figure, axes = _panels(3, width=12, share_y=False)
+    figure, axes = panels(3, width=12, share_y=False)
     for axis, metric in ((axes[0], "train_tokens_per_second"), (axes[1], "decode_tokens_per_second")):
         _curves(axis, subjects, lambda s, m=metric: s.rows("cost", m))  # type: ignore[misc]
         axis.set_ylim(bottom=0)
@@ -142,17 +139,17 @@ def _cost(subjects: Sequence[Subject]) -> Any:
     axes[2].yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     for axis in axes:
         _length_axis(axis, subjects, label="context (tokens)" if axis is not axes[0] else "sequence length (tokens)")
-    return _finish(figure, list(axes))
+    return finish(figure, list(axes))
 
 
 def _by_length(subjects: Sequence[Subject], rows: Callable[[Subject], list[Row]], ylabel: str) -> Any:
     if not any(_has_values(rows(s)) for s in subjects):
         return None
-    figure, (axis,) = _panels(1, width=7)
+    figure, (axis,) = panels(1, width=7)
     _curves(axis, subjects, rows)
     axis.set(ylabel=ylabel)
     _length_axis(axis, subjects, label="tokens of context (upper end of the bin)")
-    return _finish(figure, [axis])
+    return finish(figure, [axis])
 
 
 def _curves(axis: Any, subjects: Sequence[Subject], rows: Callable[[Subject], list[Row]]) -> None:
@@ -246,32 +243,6 @@ def _length_axis(axis: Any, subjects: Sequence[Subject], label: str = "context (
         color=FAINT,
     )
     axis.set_xlabel(label if shared else label.replace("tokens", "multiples of the training length"))
-
-
-def _panels(count: int, width: float, share_y: bool = True) -> tuple[Any, Any]:
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, count, figsize=(width, 3.8), sharey=share_y, squeeze=False, layout="constrained")
-    for axis in axes[0]:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(axis="y", color="#e6e6e6", lw=0.7)
-        axis.set_axisbelow(True)
-        axis.tick_params(labelsize=8, colors=INK)
-        axis.xaxis.label.set_size(9)
-        axis.yaxis.label.set_size(9)
-    return figure, axes[0]
-
-
-def _finish(figure: Any, axes: list[Any]) -> Any:
-    """One legend for all panels, under them, in the order of the runs."""
-    import matplotlib.pyplot as plt
-
-    handles, labels = axes[0].get_legend_handles_labels()
-    if labels:
-        columns = min(len(labels), max(2, int(figure.get_size_inches()[0] * 9 // (max(map(len, labels)) + 6))))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
-    plt.close(figure)
-    return figure
 
 
 def _has_values(rows: list[Row]) -> bool:
