@@ -16,13 +16,15 @@ from minillm.config import parse
 from minillm.config.compose import compose, compose_plain
 from minillm.config.schema import BlockConfig, Config
 from minillm.data import Tokenizer
+from minillm.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
 ARMS = (
     "rope", "rope_qknorm", "nope", "alibi", "rnope", "rnope_1to3", "rnope_swa", "swa_only", "gemma3", "gemma3_1to3",
     "smollm3", "llama4", "swan", "olmo3", "learned", "sinusoidal", "t5", "alibi_learned", "shaw", "transformer_xl",
-    "deberta",
+    "deberta", "integer", "binary", "dynamic_ntk", "yarn", "longrope", "p_rope", "nope_uniform", "nope_per_head",
+    "nope_ssmax", "ministral", "rope_qkvbias",
 )  # fmt: skip
 BLOCKS = ("standard", "cohere2", "gemma3", "olmo2", "gpt2")
 SIZES = ("micro", "mini", "small", "base", "medium", "large")
@@ -37,6 +39,11 @@ def root_of(group: str) -> str:
         if group in {name.removeprefix("optional ").partition("@")[0] for name in names}:
             return root
     raise AssertionError(f"no root lists the group {group}")
+
+
+def test_an_experiment_that_begins_with_weights_asks_for_them() -> None:
+    with pytest.raises(ConfigError, match="init_from: missing"):
+        compose(["experiment=drope"])
 
 
 def named(path: Path) -> str:
@@ -72,11 +79,9 @@ def test_every_option_composes(path: Path, tmp_path: Path) -> None:
         return
     given = tmp_path / "tokenizer.json"
     Tokenizer.train(["text"], vocab_size=257).save(given)
-    asked = [
-        f"{group}.{key}={given}"
-        for key, value in yaml.safe_load(path.read_text(encoding="utf-8")).items()
-        if value == "???"
-    ]
+    text = path.read_text(encoding="utf-8")
+    prefix = "" if text.startswith("# @package _global_") else f"{group}."
+    asked = [f"{prefix}{key}={given}" for key, value in yaml.safe_load(text).items() if value in ("???", parse.NEEDED)]
     assert compose([f"{group}={path.stem}", *asked], warn=False).choices[group] == path.stem
 
 

@@ -83,6 +83,17 @@ def test_a_learned_table_has_speeds_up_to_its_end_and_none_beyond(tiny_overrides
             assert (found[length]["value"], found[length]["note"]) == (None, "not defined")
 
 
+@pytest.mark.parametrize("arm", ["dynamic_ntk", "longrope"])
+def test_where_no_cache_is_exact_decoding_has_no_speed_and_training_has(arm: str, tiny_overrides: list[str]) -> None:
+    rows = measure(tiny(tiny_overrides, arm), T, SETTINGS)
+    assert all(value is not None for value in values(rows, "train_tokens_per_second").values())
+    for metric, kind in (("decode_tokens_per_second", None), ("kv_bytes", "measured")):
+        found = {r["length"]: r for r in rows if r["metric"] == metric and r["kind"] == kind}
+        assert found[32]["value"] is not None
+        for length in (64, 128):
+            assert (found[length]["value"], found[length]["note"]) == (None, "no exact cache")
+
+
 def test_measuring_leaves_the_model_as_it_was(tiny_overrides: list[str]) -> None:
     model = tiny(tiny_overrides, "rnope_swa")
     before = {k: v.clone() for k, v in model.state_dict().items()}

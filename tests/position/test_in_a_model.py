@@ -16,15 +16,19 @@ from minillm.errors import MinillmError, PositionUndefined
 from minillm.model.decoder import Decoder, build_model
 from minillm.position import EmbeddingScheme, PositionScheme, TemperatureScheme, alibi_slopes, scheme_class
 from minillm.position.alibi import ALiBi
+from minillm.position.binary import Binary
 from minillm.position.deberta import DeBERTa
+from minillm.position.integer import Integer
 from minillm.position.learned import Learned
 from minillm.position.nope import NoPE
 from minillm.position.rope import RoPE
 from minillm.position.scaling import YaRN
+from minillm.position.scaling_by_length import DynamicNTK, LongRoPE
 from minillm.position.shaw import Shaw
 from minillm.position.sinusoidal import Sinusoidal
 from minillm.position.t5 import T5
-from minillm.position.temperature import Llama4, LogN
+from minillm.position.temperature import Llama4, LogN, Ministral, Uniform
+from minillm.position.temperature_learned import PerHead, SSMax
 from minillm.position.transformer_xl import TransformerXL
 
 LENGTH = 64
@@ -61,7 +65,17 @@ SCHEMES: dict[str, Callable[[], ModelConfig]] = {
     "alibi": lambda: config("alibi", "alibi"),
     "sinusoidal": lambda: config(NoPE(), NoPE(), embedding=Sinusoidal()),
     "learned": lambda: config(NoPE(), NoPE(), embedding=Learned()),
+    "integer": lambda: config(NoPE(), NoPE(), embedding=Integer(scale=0.02)),
+    "integer_normalized": lambda: config(NoPE(), NoPE(), embedding=Integer(normalized=True)),
+    "binary": lambda: config(NoPE(), NoPE(), embedding=Binary()),
+    "p_rope": lambda: config(*[RoPE(partial_rotary_factor=0.75, rule="proportional")] * 2),
+    "dynamic_ntk": lambda: config(RoPE(scaling=DynamicNTK(2.0, LENGTH)), RoPE()),
+    "longrope": lambda: config(RoPE(scaling=LongRoPE(4.0, LENGTH, 1.0, 4.0)), NoPE()),
     "temperature": lambda: config(NoPE(), RoPE(), temperature=Llama4(floor=8.0)),
+    "uniform": lambda: config(NoPE(), RoPE(), temperature=Uniform(scale=1.5)),
+    "per_head": lambda: config(NoPE(), RoPE(), temperature=PerHead(init=1.6, minimum=1.0)),
+    "ministral": lambda: config(RoPE(scaling=YaRN(4.0, 8)), NoPE(), temperature=Ministral(floor=8.0)),
+    "ssmax": lambda: config(NoPE(), RoPE(), temperature=SSMax(), window=12),
     "alibi_learned": lambda: config(ALiBi(learned=True), ALiBi(learned=True)),
     "t5": lambda: config("t5", "t5"),
     "t5_per_layer": lambda: config(*[T5(num_buckets=6, max_distance=9, shared=False)] * 2, window=12),
@@ -144,8 +158,12 @@ def test_packed_rows_come_in_pieces_as_they_come_at_once(model: Decoder) -> None
     torch.testing.assert_close(torch.cat(pieces, dim=1)[real], whole[real], atol=1e-5, rtol=0)
 
 
+BY_LENGTH = ("dynamic_ntk", "longrope")
+"""A longer text changes the logits of its own beginning: see test_scaling_by_length.py."""
+
+
 @pytest.mark.bug("B031")
-@pytest.mark.parametrize("name", [n for n in SCHEMES if n != "learned"])
+@pytest.mark.parametrize("name", [n for n in SCHEMES if n not in ("learned", *BY_LENGTH)])
 def test_it_runs_past_its_training_length_and_back(name: str) -> None:
     model, ids = build(name), tokens(1000)
     first, longer, again, longest = (model(ids[:, :n]) for n in (64, 300, 64, 1000))
