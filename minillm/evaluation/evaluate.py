@@ -54,8 +54,7 @@ def evaluate(run: Run, config: EvalConfig, say: Callable[[str], None] = print) -
     opened.model.to(device)
     results = {}
     for suite in config.suites:
-        measure = _length_perplexity if suite == "length_perplexity" else _cost
-        results[suite] = measure(opened, config, device, say)
+        results[suite] = _reuse_or_measure(suite, opened, config, device, say)
     return Evaluation(
         run=run,
         config=opened.config,
@@ -83,13 +82,22 @@ def choose_device(asked: str) -> str:
     return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def _length_perplexity(opened: OpenRun, config: EvalConfig, device: str, say: Callable[[str], None]) -> Result:
+@dataclass(frozen=True)
+class Work:
+    """A suite's measurement of one run, ready to begin."""
+
+    settings: dict[str, Any]
+    """All that the rows depend on besides the weights: a result of equal settings is reused."""
+    total: int
+    """What `measure` reports to its callback in all; the progress bar's length."""
+    measure: Callable[[Callable[[int], None]], list[dict[str, Any]]]
+
+
+def _length_perplexity(opened: OpenRun, config: EvalConfig, device: str) -> Work:
     own = config.suite.length_perplexity
     documents = _documents(opened, config)
     plan = length_perplexity.Plan([len(ids) for ids in documents.ids], opened.train_length, own)
     settings = {
-        **dataclasses.asdict(own),
-        **_common(opened, config, device),
         "source": documents.source,
         "documents": [documents.names[i] for i in plan.used],
         "documents_left_out": len(documents.names) - len(plan.used),
@@ -98,40 +106,46 @@ def _length_perplexity(opened: OpenRun, config: EvalConfig, device: str, say: Ca
         "start_marker": length_perplexity.START_MARKER,
     }
 
-    def run(progress: Callable[[int], None]) -> list[dict[str, Any]]:
+    def measure(progress: Callable[[int], None]) -> list[dict[str, Any]]:
         return length_perplexity.measure(
             opened.model, documents.ids, opened.train_length, own, device, config.precision, progress
         )
 
-    return _reuse_or(run, opened.run, "length_perplexity", settings, plan.num_tokens(), config.again, say)
+    return Work(settings, plan.num_tokens(), measure)
 
 
-def _cost(opened: OpenRun, config: EvalConfig, device: str, say: Callable[[str], None]) -> Result:
+def _cost(opened: OpenRun, config: EvalConfig, device: str) -> Work:
     own = config.suite.cost
-    settings = {**dataclasses.asdict(own), **_common(opened, config, device), **machine(device)}
 
-    def run(progress: Callable[[int], None]) -> list[dict[str, Any]]:
+    def measure(progress: Callable[[int], None]) -> list[dict[str, Any]]:
         return cost.measure(opened.model, opened.train_length, own, device, config.precision, progress)
 
-    return _reuse_or(run, opened.run, "cost", settings, 2 * len(own.lengths), config.again, say)
+    return Work(machine(device), 2 * len(own.lengths), measure)
 
 
-def _reuse_or(
-    measure: Callable[[Callable[[int], None]], list[dict[str, Any]]],
-    run: Run,
-    suite: str,
-    settings: dict[str, Any],
-    total: int,
-    again: bool,
-    say: Callable[[str], None],
+SUITES: dict[str, Callable[[OpenRun, EvalConfig, str], Work]] = {
+    "length_perplexity": _length_perplexity,
+    "cost": _cost,
+}
+"""How each suite of `SuiteSettings` is prepared for a run."""
+
+
+def _reuse_or_measure(
+    suite: str, opened: OpenRun, config: EvalConfig, device: str, say: Callable[[str], None]
 ) -> Result:
-    known = None if again else store.reusable(run.eval_folder, suite, settings)
+    run, work = opened.run, SUITES[suite](opened, config, device)
+    settings = {
+        **dataclasses.asdict(getattr(config.suite, suite)),
+        **_common(opened, config, device),
+        **work.settings,
+    }
+    known = None if config.again else store.reusable(run.eval_folder, suite, settings)
     if known is not None:
         say(f"{run.name}: {suite} as measured before ({run.eval_folder / suite}.json)")
         return known
     start = time.monotonic()
-    with Progress(f"{run.name}: {suite}", total) as progress:
-        rows = measure(progress.advance)
+    with Progress(f"{run.name}: {suite}", work.total) as progress:
+        rows = work.measure(progress.advance)
     result = store.write_result(run.eval_folder, suite, settings, rows, time.monotonic() - start)
     say(f"{run.name}: {suite} measured in {result['seconds']:.0f} s ({run.eval_folder / suite}.json)")
     return result

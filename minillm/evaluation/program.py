@@ -87,9 +87,10 @@ def _evaluate_all(arguments: Sequence[str]) -> int:
 def _keys() -> str:
     """The root and the suites' files, as they stand: every key is commented there."""
     from minillm.config.paths import conf_dir
+    from minillm.evaluation.settings import SUITES
 
     parts = []
-    for name in ("eval.yaml", "suite/length_perplexity.yaml", "suite/cost.yaml"):
+    for name in ("eval.yaml", *(f"suite/{suite}.yaml" for suite in SUITES)):
         lines = (conf_dir() / name).read_text(encoding="utf-8").rstrip().splitlines()
         if name == "eval.yaml":  # without the defaults list and the comment that repeats this help
             lines = [line for line in lines[lines.index("  - _self_") + 1 :] if line]

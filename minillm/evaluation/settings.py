@@ -34,6 +34,20 @@ class LengthPerplexitySettings:
     batch_tokens: int = 4096
     """Most tokens in one forward pass (a longer window goes alone)."""
 
+    def check(self, where: str) -> None:
+        """Raise ConfigError for ranges that the types do not say; `where` is the key of these settings."""
+        rising_multiples(self.lengths, f"{where}.lengths")
+        if self.lengths[0] != 1:
+            raise ConfigError(
+                f"{where}.lengths = {list(self.lengths)}: must begin with 1, the training length, against which "
+                "changes are measured."
+            )
+        if not self.protocols or len(set(self.protocols)) != len(self.protocols):
+            raise ConfigError(f"{where}.protocols = {list(self.protocols)}: each once, at least one.")
+        at_least_one(
+            self, where, "targets", "stride", "document_tokens", "max_documents", "min_documents", "batch_tokens"
+        )
+
 
 @dataclass(frozen=True)
 class CostSettings:
@@ -47,14 +61,23 @@ class CostSettings:
     decode_tokens: int = 32
     """Tokens decoded one by one at each length."""
 
+    def check(self, where: str) -> None:
+        """As LengthPerplexitySettings.check."""
+        rising_multiples(self.lengths, f"{where}.lengths")
+        at_least_one(self, where, "train_tokens", "decode_tokens")
+        if self.seconds <= 0:
+            raise ConfigError(f"{where}.seconds = {self.seconds}: must be above 0.")
+
 
 @dataclass(frozen=True)
 class SuiteSettings:
+    """A suite is a field here, a file of that name in `conf/suite/`, and an entry in `evaluate.SUITES`."""
+
     length_perplexity: LengthPerplexitySettings
     cost: CostSettings
 
 
-SUITES = ("length_perplexity", "cost")
+SUITES = tuple(SuiteSettings.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -109,33 +132,21 @@ def check(config: EvalConfig) -> None:
     for name in config.suites:
         if name not in SUITES:
             raise ConfigError(f"suites: unknown suite '{name}'.{nearest(name, SUITES)} Known: {', '.join(SUITES)}.")
-    perplexity, cost = config.suite.length_perplexity, config.suite.cost
-    for where, lengths in (("length_perplexity", perplexity.lengths), ("cost", cost.lengths)):
-        if not lengths or min(lengths) < 1 or list(lengths) != sorted(set(lengths)):
-            raise ConfigError(
-                f"suite.{where}.lengths = {list(lengths)}: must be rising multiples of the training length, from 1."
-            )
-    if perplexity.lengths[0] != 1:
-        raise ConfigError(
-            f"suite.length_perplexity.lengths = {list(perplexity.lengths)}: must begin with 1, the training length, "
-            "against which changes are measured."
-        )
-    if not perplexity.protocols or len(set(perplexity.protocols)) != len(perplexity.protocols):
-        raise ConfigError(f"suite.length_perplexity.protocols = {list(perplexity.protocols)}: each once, at least one.")
-    at_least_one = {
-        "length_perplexity.targets": perplexity.targets,
-        "length_perplexity.stride": perplexity.stride,
-        "length_perplexity.document_tokens": perplexity.document_tokens,
-        "length_perplexity.max_documents": perplexity.max_documents,
-        "length_perplexity.min_documents": perplexity.min_documents,
-        "length_perplexity.batch_tokens": perplexity.batch_tokens,
-        "cost.train_tokens": cost.train_tokens,
-        "cost.decode_tokens": cost.decode_tokens,
-    }
-    for key, value in at_least_one.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"suite.{key} = {value}: must be 1 or more.")
-    if cost.seconds <= 0:
-        raise ConfigError(f"suite.cost.seconds = {cost.seconds}: must be above 0.")
+    for name in SUITES:
+        getattr(config.suite, name).check(f"suite.{name}")
     if config.num_threads is not None and config.num_threads < 1:
         raise ConfigError(f"num_threads = {config.num_threads}: must be 1 or more.")
+
+
+def rising_multiples(lengths: Sequence[int], where: str) -> None:
+    """Raise ConfigError unless `lengths` are rising whole numbers from 1 on."""
+    if not lengths or min(lengths) < 1 or list(lengths) != sorted(set(lengths)):
+        raise ConfigError(f"{where} = {list(lengths)}: must be rising multiples of the training length, from 1.")
+
+
+def at_least_one(settings: Any, where: str, *names: str) -> None:
+    """Raise ConfigError where one of these fields is given and below 1."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{where}.{name} = {value}: must be 1 or more.")
