@@ -39,6 +39,8 @@ SCALARS: dict[str, Any] = {
 }  # fmt: skip
 IF_ABSENT: dict[str, Any] = {"init_from_allow": ()}
 """Scalars of which configurations of earlier versions say nothing, and null is no value."""
+NEEDED = "<needed>"
+"""How an experiment says that `init_from` must be given: in the place of null, OmegaConf's own ??? has no effect."""
 SEEDS = 2**32
 """Seeds that every generator takes."""
 MODEL_KEYS = ("vocab_size", "backend", "embedding", "layers", "attention")
@@ -94,9 +96,7 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
 
 def _check_init(scalars: Mapping[str, Any], tokenizer: TokenizerConfig) -> None:
     """Settings of a start from given weights that are missing, or that nothing reads."""
-    from minillm.data.check import MISSING
-
-    if scalars["init_from"] == MISSING:
+    if scalars["init_from"] == NEEDED:
         raise ConfigError(
             "init_from: missing. What is asked for begins with trained weights: give a run folder, a checkpoint file "
             "or a Hugging Face folder, as in init_from=outputs/rope-micro-embedded-s1-3f9c2a1b."
@@ -170,9 +170,23 @@ def _model(
     )
     if model.vocab_size < 1:
         raise ConfigError(f"model.vocab_size = {model.vocab_size}: must be 1 or more.")
+    _check_embedding(model)
     for spec in model.layers:
         check_backend(model.backend, spec)
     return model, warnings
+
+
+def _check_embedding(model: ModelConfig) -> None:
+    """A position that no layer could see."""
+    scheme, block = model.embedding_position, model.block
+    if scheme is None or not scheme.same_in_all_channels or block.norm != "layernorm":
+        return
+    if block.embedding_norm or block.norm_placement not in ("post", "branch_post"):
+        raise ConfigError(
+            f"model.embedding.position: '{scheme.scheme}' moves all channels of a token alike, and block.norm = "
+            f"layernorm (block.norm_placement = {block.norm_placement}) takes that away before every layer. "
+            f"Use block.norm=rmsnorm, or another scheme."
+        )
 
 
 def _check_block(block: BlockConfig) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import minillm
 from minillm.attention.tokens import StepContext, Tokens
 from minillm.position import LayerShape, alibi_slopes, rope_frequencies
 from minillm.position.rope import RoPE
@@ -30,6 +31,8 @@ from transformers.models.gptj import modeling_gptj  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 from transformers.models.llama4 import modeling_llama4  # noqa: E402
 from transformers.models.ministral3 import modeling_ministral3  # noqa: E402
+
+import minillm.hub  # noqa: E402
 
 At = Callable[..., Tokens]
 POSITIONS = [0, 1, 2, 50, 300, 4000]
@@ -154,6 +157,35 @@ def test_a_whole_rotation_agrees_at_the_length_of_the_text(kind: str, length: in
     rotary = modeling_llama.LlamaRotaryEmbedding(llama_config(32, 1e4, **block))
     expected, _ = modeling_llama.apply_rotary_pos_emb(q, q, *rotary(q, tokens.position))
     torch.testing.assert_close(rotated(RoPE(scaling=scaling), q, tokens), expected, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"rope_type": "dynamic", "factor": 2.0},
+        {
+            "rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 64,
+            "short_factor": [1 + 0.1 * i for i in range(6)], "long_factor": [1.0 + i for i in range(6)],
+        },
+    ],
+    ids=lambda block: block["rope_type"],
+)  # fmt: skip
+@torch.no_grad()
+def test_a_whole_model_scaled_by_length_gives_their_logits_at_every_length(block: dict[str, Any]) -> None:
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=30, intermediate_size=32, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=12, max_position_embeddings=64, rope_parameters={"rope_theta": 1e4, **block},
+        initializer_range=0.3,
+    )  # fmt: skip
+    theirs = transformers.LlamaForCausalLM(config).eval()
+    ours = minillm.hub.from_transformers(theirs).eval()
+    for length in (30, 64, 65, 200, 40):
+        ids = torch.randint(50, (2, length))
+        # A new one for each length: after 200 tokens theirs would give 65 tokens the frequencies of 200.
+        fresh = transformers.LlamaForCausalLM(config).eval()
+        fresh.load_state_dict(theirs.state_dict())
+        torch.testing.assert_close(ours(ids), fresh(ids).logits, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("scaling", [None, YaRN(4.0, 256)], ids=["plain", "yarn"])

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from minillm import compose
 from minillm.config.expand import embedding_scheme
+from minillm.config.layers import LayerSpec
+from minillm.config.schema import BlockConfig, ModelConfig
 from minillm.errors import ConfigError
+from minillm.model.decoder import Decoder, build_model
+from minillm.position import EmbeddingScheme
 from minillm.position.integer import Integer
+from minillm.position.nope import NoPE
 
 
 def test_every_channel_gets_the_position_itself() -> None:
@@ -52,3 +58,41 @@ def test_bad_values_are_refused() -> None:
         embedding_scheme({"scheme": "integer", "scale": 0}, 8)
     with pytest.raises(ConfigError, match=r"normalised = True: 'integer' has no such field. Did you mean 'normalized'"):
         embedding_scheme({"scheme": "integer", "normalised": True}, 8)
+
+
+def decoder(block: BlockConfig, embedding: EmbeddingScheme | None) -> Decoder:
+    layers = tuple(LayerSpec(i, "all", NoPE(), 4, 2, 8) for i in range(2))
+    model = build_model(ModelConfig(50, 20, 48, 2, 16, layers, block=block, embedding_position=embedding)).eval()
+    with torch.no_grad():  # weights large enough that attention is not uniform
+        for parameter in model.layers.parameters():
+            parameter.mul_(3)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("norm", "placement", "seen"),
+    [
+        ("layernorm", "pre", False),
+        ("layernorm", "sandwich", False),
+        ("layernorm", "parallel", False),
+        ("layernorm", "parallel_split", False),
+        ("layernorm", "branch_post", True),
+        ("layernorm", "post", True),
+        ("rmsnorm", "pre", True),
+    ],
+)
+def test_a_layernorm_before_every_layer_takes_the_position_away(norm: str, placement: str, seen: bool) -> None:
+    block = BlockConfig(norm=norm, norm_placement=placement)  # type: ignore[arg-type]
+    ids = torch.randint(50, (2, 12))
+    without, placed = decoder(block, None)(ids), decoder(block, Integer(scale=0.1))(ids)
+    assert torch.allclose(without, placed, atol=1e-3) != seen
+
+
+def test_a_plan_in_which_no_layer_sees_the_position_is_refused() -> None:
+    message = "'integer' moves all channels of a token alike, and block.norm = layernorm .*norm_placement = pre"
+    with pytest.raises(ConfigError, match=message):
+        compose(["model=integer", "block=gpt2"])
+    compose(["model=integer", "block=gpt2", "block.norm_placement=branch_post"], warn=False)
+    with pytest.raises(ConfigError, match="'integer' moves"):
+        compose(["model=integer", "block=gpt2", "block.norm_placement=post", "block.embedding_norm=true"])
+    compose(["model=binary", "block=gpt2"], warn=False)
