@@ -10,10 +10,12 @@ from pathlib import Path
 from minillm.config.schema import Config, ModelConfig
 from minillm.config.table import layer_table
 from minillm.model.cost import cost, kv_bytes, training_memory_bytes
-from minillm.training import identity
+from minillm.training import identity, train_only
 
 MULTIPLES = (1, 2, 4, 8, 16)
 """Lengths at which the cache is priced, in training lengths."""
+WITHOUT_TRAINING = 12
+"""Bytes that a parameter saves which is not trained: its gradient and AdamW's two moments."""
 
 
 def describe(cfg: Config, sweep_dir: Path | None = None) -> str:
@@ -29,6 +31,7 @@ def describe(cfg: Config, sweep_dir: Path | None = None) -> str:
         "",
         f"parameters      {count(total.parameters)} ({count(total.embedding_parameters)} in the embedding, "
         f"vocabulary {model.vocab_size})",
+        *([] if cfg.train_only is None else [f"trained         {train_only.describe(model, cfg.train_only)}"]),
         f"FLOPs/token     {count(total.flops_per_token)} forward and backward at {seq_len} tokens; "
         f"{100 * total.attention_flops_share:.1f} % of them attention scores",
         f"run             {trainer.max_steps} updates of {update} tokens = {count(trainer.max_steps * update)} tokens, "
@@ -51,10 +54,12 @@ def memory(cfg: Config) -> int:
     """Bytes that one process needs at the peak of an update: an estimate, float32 throughout."""
     ranks = cfg.trainer.devices * cfg.trainer.num_nodes
     tokens = cfg.data.batch_size * cfg.data.seq_len // (ranks * cfg.trainer.accumulate)
-    whole = training_memory_bytes(cfg.model, tokens, cfg.data.seq_len)
+    sizes = train_only.trained_sizes(cfg.model, cfg.train_only)
+    frozen = cost(cfg.model, cfg.data.seq_len).parameters - sum(sizes.values())
+    whole = training_memory_bytes(cfg.model, tokens, cfg.data.seq_len) - WITHOUT_TRAINING * frozen
     if cfg.trainer.strategy != "fsdp":
         return whole
-    state = training_memory_bytes(cfg.model, 0, cfg.data.seq_len)
+    state = training_memory_bytes(cfg.model, 0, cfg.data.seq_len) - WITHOUT_TRAINING * frozen
     return whole - state + state // ranks
 
 

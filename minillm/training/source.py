@@ -93,14 +93,15 @@ def open_source(path: str, bos_token: str | None = None) -> Source:
 
 
 def _hugging_face(path: str, folder: Path, bos_token: str | None) -> Source:
-    from minillm.hub import from_transformers
+    from minillm.hub import from_transformers, load_tokenizer
 
     decoder = from_transformers(str(folder))
     weights = {name: weight.detach() for name, weight in decoder.state_dict().items()}
     tokenizer = text = None
     if (folder / "tokenizer.json").is_file():
-        tokenizer = Tokenizer.load(folder / "tokenizer.json", bos_token)
-        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        file = folder / "tokenizer.json"
+        tokenizer = load_tokenizer(folder) if bos_token is None else Tokenizer.load(file, bos_token)
+        text = file.read_text(encoding="utf-8")
     return Source(path, folder, None, decoder.config, weights, tokenizer, text)
 
 

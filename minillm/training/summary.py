@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minillm.config.schema import Config, ModelConfig
+from minillm.config.schema import Config
 from minillm.config.table import layer_table
 from minillm.model.cost import cost
+from minillm.training import train_only
 from minillm.training.dry_run import count, heading
 from minillm.training.resume import Decision
 from minillm.training.run_folder import RunFolder
-from minillm.training.train_only import trained_sizes
-from minillm.training.transfer import grouped
 
 if TYPE_CHECKING:
     from minillm.data import Prepared
@@ -29,7 +28,7 @@ def start(cfg: Config, folder: RunFolder, decision: Decision, prepared: Prepared
         *(f"warning: {text}" for text in cfg.warnings),
         "",
         f"parameters   {count(total.parameters)}, {count(total.flops_per_token)} FLOPs per token",
-        *([] if cfg.train_only is None else [f"trained      {trained(cfg.model, cfg.train_only)}"]),
+        *([] if cfg.train_only is None else [f"trained      {train_only.describe(cfg.model, cfg.train_only)}"]),
         f"data         {prepared.manifest['description']}: {count(prepared.train.num_tokens)} training tokens, "
         f"{count(prepared.val.num_tokens)} held out, vocabulary {cfg.model.vocab_size}",
         *(f"note:        {note}" for note in prepared.notes),
@@ -42,12 +41,6 @@ def start(cfg: Config, folder: RunFolder, decision: Decision, prepared: Prepared
         lines.append(f"resuming     after step {decision.step}, from {decision.checkpoint}")
         lines += [f"changed      {change}" for change in decision.changed]
     return "\n".join(lines)
-
-
-def trained(model: ModelConfig, patterns: Sequence[str]) -> str:
-    """How much of the model `train_only` lets move, and what."""
-    sizes = trained_sizes(model, patterns)
-    return f"{sum(sizes.values()):,} numbers in {len(sizes)} parameters: {'; '.join(grouped(sizes))}"
 
 
 def end(cfg: Config, folder: RunFolder, metrics: Mapping[str, float], xz: float | None, lengths: str | None) -> str:

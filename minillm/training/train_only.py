@@ -14,6 +14,7 @@ from torch import nn
 from minillm.config.schema import ModelConfig
 from minillm.errors import ConfigError, nearest
 from minillm.model.decoder import build_model
+from minillm.training.transfer import grouped
 
 
 def trained_names(names: Iterable[str], patterns: Sequence[str] | None) -> list[str]:
@@ -47,3 +48,9 @@ def trained_sizes(config: ModelConfig, patterns: Sequence[str] | None) -> dict[s
     """Numbers in each parameter that is trained, by name; without building the model."""
     sizes = {name: p.numel() for name, p in build_model(config, device="meta").named_parameters()}
     return {name: sizes[name] for name in trained_names(sizes, patterns)}
+
+
+def describe(config: ModelConfig, patterns: Sequence[str]) -> str:
+    """How much of the model `patterns` let move, and what."""
+    sizes = trained_sizes(config, patterns)
+    return f"{sum(sizes.values()):,} numbers in {len(sizes)} parameters: {'; '.join(grouped(sizes))}"
