@@ -50,7 +50,7 @@ def evaluate(run: Run, config: EvalConfig, say: Callable[[str], None] = print) -
         MinillmError: no readable checkpoint, unfit documents, a folder that cannot be written.
     """
     device = choose_device(config.device)
-    opened = open_run(run)
+    opened = open_run(run, config.variants.get(run.variant) if run.variant is not None else None)
     opened.model.to(device)
     results = {}
     for suite in config.suites:
@@ -159,7 +159,9 @@ def _documents(opened: OpenRun, config: EvalConfig) -> Documents:
 
 
 def _common(opened: OpenRun, config: EvalConfig, device: str) -> dict[str, Any]:
+    variant = opened.run.variant
     return {
+        **({} if variant is None else {"variant": config.variants[variant]}),
         "train_length": opened.train_length,
         "step": opened.step,
         "weights": opened.digest,

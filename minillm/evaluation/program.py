@@ -18,6 +18,7 @@ HELP = """Measure finished runs and write one comparison.
   python eval.py runs='[outputs/a,outputs/b]'                   both runs, all suites, into outputs/comparison
   python eval.py runs='outputs/*' out=outputs/report            every run folder that the pattern matches
   python eval.py runs=outputs/a suites='[length_perplexity]' suite.length_perplexity.lengths='[1,2,4]'
+  python eval.py runs=outputs/a '+variants.log_n.global.temperature={type: log_n, base: 256}'   the same weights twice
 
 Each run keeps its own eval/<suite>.json, which is reused while settings and weights are the same (again=true measures
 anew). The comparison is report.html, report.md, table.csv and figures/ in the folder out.
@@ -58,13 +59,13 @@ def _evaluate_all(arguments: Sequence[str]) -> int:
     import torch
 
     from minillm.evaluation.evaluate import choose_device, evaluate
-    from minillm.evaluation.runs import find_runs
+    from minillm.evaluation.runs import find_runs, with_variants
     from minillm.report import write_report
 
     choose_device(config.device)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    runs = find_runs(config.runs, say=_note)
+    runs = with_variants(find_runs(config.runs, say=_note), list(config.variants))
     evaluations, failures = [], []
     for run in runs:
         try:

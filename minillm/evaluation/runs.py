@@ -6,6 +6,7 @@ for run in find_runs(["outputs/*", "other/checkpoints/step-100.ckpt"]):
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from minillm.checkpoint import checkpoint_file, restore
 from minillm.config.parse import parse_config
 from minillm.config.schema import Config
 from minillm.errors import MinillmError
+from minillm.evaluation import variants
 from minillm.evaluation.store import weights_digest
 from minillm.model.decoder import Decoder
 
@@ -34,10 +36,17 @@ class Run:
     """The run folder, or the checkpoint file."""
     folder: Path | None
     """The run folder around it, for its metrics; None for a checkpoint that lies elsewhere."""
+    variant: str | None = None
+    """Its weights under another setting, by name; None is as trained."""
 
     @property
     def eval_folder(self) -> Path:
-        """Where its results are kept: `eval/` of a run folder; of another checkpoint, a folder named after the file."""
+        """Where its results are kept: `eval/` of a run folder; of another checkpoint, a folder named after the file;
+        of a variant, a folder below that."""
+        own = self._own_eval_folder()
+        return own if self.variant is None else own / "variants" / self.variant
+
+    def _own_eval_folder(self) -> Path:
         if self.folder == self.path:
             return self.path / "eval"
         if self.folder is not None:
@@ -134,18 +143,38 @@ def _parents(run: Run, count: int) -> tuple[str, ...]:
     return outer.parts[-count:]
 
 
-def open_run(run: Run) -> OpenRun:
-    """Read the run's newest readable checkpoint (or the file given). Raises MinillmError where there is none."""
+def with_variants(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
+    """Each run as trained, followed by its variants."""
+    return [
+        run if name is None else dataclasses.replace(run, name=f"{run.name} +{name}", variant=name)
+        for run in runs
+        for name in (None, *names)
+    ]
+
+
+def open_run(run: Run, changes: variants.Changes | None = None) -> OpenRun:
+    """Read the run's newest readable checkpoint (or the file given), under `changes` if it is a variant.
+
+    Raises MinillmError where there is none, or where its weights do not fit the variant.
+    """
     from minillm.training.checkpoint_io import read_checkpoint
 
     file = checkpoint_file(run.path)
     state: dict[str, Any] = read_checkpoint(file)
-    model, tokenizer = restore(state, file)
+    config = parse_config(state["config"])
+    if run.variant is not None and changes is not None:
+        config = variants.apply(config, run.variant, changes)
+    try:
+        model, tokenizer = restore({**state, "config": config.plain}, file)
+    except MinillmError as error:
+        if run.variant is None:
+            raise
+        raise MinillmError(f"variants.{run.variant} asks for a model with other weights. {error}") from None
     return OpenRun(
         run=run,
         model=model,
         tokenizer=tokenizer,
-        config=parse_config(state["config"]),
+        config=config,
         step=int(state["step"]),
         digest=weights_digest(state["state_dict"]),
         decided=dict(state["decided"]),

@@ -6,11 +6,12 @@ settings = compose_eval(["runs=[outputs/a,outputs/b]", "suite.cost.seconds=0.5"]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from minillm.config import fields
 from minillm.errors import ConfigError, nearest
+from minillm.evaluation import variants
 
 ProtocolName = Literal["position", "same_target", "non_overlapping", "strided"]
 
@@ -90,6 +91,8 @@ class EvalConfig:
     suite: SuiteSettings
     out: str
     """Folder of the comparison: report.html, report.md, table.csv, figures/."""
+    variants: dict[str, Any] = field(default_factory=dict)
+    """By name, layer fields by kind: the same weights under another setting (evaluation/variants.py)."""
     documents: str | None = None
     """Text to read instead of each run's held-out documents: a file or folder as data.path takes it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -134,6 +137,7 @@ def check(config: EvalConfig) -> None:
             raise ConfigError(f"suites: unknown suite '{name}'.{nearest(name, SUITES)} Known: {', '.join(SUITES)}.")
     for name in SUITES:
         getattr(config.suite, name).check(f"suite.{name}")
+    variants.check(config.variants)
     if config.num_threads is not None and config.num_threads < 1:
         raise ConfigError(f"num_threads = {config.num_threads}: must be 1 or more.")
 
