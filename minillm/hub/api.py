@@ -83,7 +83,8 @@ def to_transformers(model: Decoder, family: str | None = None) -> PreTrainedMode
     values = found.write(model.config)
     weights = tensors_of(found, model)
     config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    made = transformers.AutoModelForCausalLM.from_config(config, dtype=model.embed_tokens.weight.dtype)
+    with torch.random.fork_rng(devices=[]):  # what it draws is overwritten, and is not the caller's to pay for
+        made = transformers.AutoModelForCausalLM.from_config(config, dtype=model.embed_tokens.weight.dtype)
     state = {name: tensor.cpu() for name, tensor in weights.items()}
     if model.config.block.tie_word_embeddings:
         state[found.head] = state[found.embedding]

@@ -7,6 +7,7 @@ modeling_rope_utils.py: a mapping's own value, then the key beside it, then the 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -186,7 +187,9 @@ def write_rope(scheme: PositionScheme) -> dict[str, Any]:
         out["partial_rotary_factor"] = scheme.partial_rotary_factor
     scaling = scheme.scaling
     if scaling is not None:
-        values = {name: value for name, value in vars(scaling).items() if name != "type" and value is not None}
+        values = {f.name: getattr(scaling, f.name) for f in dataclasses.fields(scaling) if f.name != "type"}
+        defaults = {f.name: f.default for f in dataclasses.fields(scaling)}
+        values = {name: value for name, value in values.items() if value != defaults[name]}
         kind = _WRITTEN.get(scaling.name, scaling.name)
         if kind == "dynamic":
             values.pop("original_max_position_embeddings", None)  # theirs is the model's max_position_embeddings

@@ -47,11 +47,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "tie_word_embeddings": True,
             "rope_parameters": rope(
-                500.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                original_max_position_embeddings=16,
+                500.0,
+                rope_type="llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=28,
             ),
         },
-    ),  # fmt: skip
+    ),
     "qwen2": (
         "qwen2",
         {"rope_parameters": rope(500.0), **LOCAL, "use_sliding_window": True, "max_window_layers": 2},
@@ -69,21 +73,26 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": (
         "gemma3_text",
         {
-            **LOCAL, "layer_types": types("LLGLL"), "query_pre_attn_scalar": 14,
+            **LOCAL,
+            "layer_types": types("LLGLL"),
+            "query_pre_attn_scalar": 14,
             "rope_parameters": {
                 "sliding_attention": rope(100.0),
                 "full_attention": rope(10000.0, rope_type="linear", factor=8.0),
             },
         },
-    ),  # fmt: skip
+    ),
     "cohere2": ("cohere2", {**LOCAL, "rope_parameters": rope(500.0), "logit_scale": 0.25}),
     "smollm3": (
         "smollm3",
         {
-            **LOCAL, "rope_parameters": rope(500.0), "use_sliding_window": True, "layer_types": types("LGLLG"),
+            **LOCAL,
+            "rope_parameters": rope(500.0),
+            "use_sliding_window": True,
+            "layer_types": types("LGLLG"),
             "no_rope_layers": [1, 1, 0, 1, 0],
         },
-    ),  # fmt: skip
+    ),
     "exaone4": ("exaone4", {**LOCAL, "rope_parameters": rope(500.0)}),
     "exaone4 full": (
         "exaone4",
@@ -92,12 +101,18 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "granite_swa": (
         "granite_swa",
         {
-            **LOCAL, "rope_parameters": rope(500.0), "layer_rope_theta": [0.0, 100.0, 100.0, 12345.0, 0.0],
-            "embedding_multiplier": 3.0, "logits_scaling": 4.0, "residual_multiplier": 0.7,
-            "attention_multiplier": 0.2, "attention_bias": True, "mlp_bias": True,
+            **LOCAL,
+            "rope_parameters": rope(500.0),
+            "layer_rope_theta": [0.0, 100.0, 100.0, 12345.0, 0.0],
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 4.0,
+            "residual_multiplier": 0.7,
+            "attention_multiplier": 0.2,
+            "attention_bias": True,
+            "mlp_bias": True,
         },
-    ),  # fmt: skip
-}  # fmt: skip
+    ),
+}
 
 
 def their_config(name: str) -> Any:
