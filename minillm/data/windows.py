@@ -74,7 +74,7 @@ class Windows:
         )
 
 
-def _mix(values: np.ndarray) -> np.ndarray:
+def mix(values: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64: a bijection of the 64-bit numbers that scatters neighbours."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -90,9 +90,9 @@ def order(seed: int, epoch: int, count: int) -> np.ndarray:
     own hash, not a random generator's shuffle, so that a new version of a library cannot change a run's data.
     """
     with np.errstate(over="ignore"):
-        key = _mix(np.array([seed % 2**64], dtype=np.uint64))
-        key = _mix(key ^ np.array([epoch], dtype=np.uint64))
-        # _mix is a bijection, so no two indices tie and the sort needs no rule for ties.
-        permutation = np.argsort(_mix(key ^ _mix(np.arange(count, dtype=np.uint64))), kind="stable")
+        key = mix(np.array([seed % 2**64], dtype=np.uint64))
+        key = mix(key ^ np.array([epoch], dtype=np.uint64))
+        # mix is a bijection, so no two indices tie and the sort needs no rule for ties.
+        permutation = np.argsort(mix(key ^ mix(np.arange(count, dtype=np.uint64))), kind="stable")
     permutation.flags.writeable = False
     return permutation
