@@ -23,13 +23,27 @@ def reference(
     Scores, in this order: q.k and what content and distance add to it, times score_scale, soft-cap, position bias,
     mask, a sink's logit as one more column, dropped after the softmax. Query head h reads kv head h // (H / G).
     """
+    exact = torch.promote_types(call.q.dtype, torch.float32)
+    scores = masked_scores(call)
+    if call.sinks is None:
+        probs = scores.softmax(dim=-1)
+    else:
+        column = call.sinks.to(exact)[None, :, None, None].expand(*scores.shape[:3], 1)
+        probs = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
+    groups = call.q.shape[1] // call.k.shape[1]
+    out = probs @ call.v.to(exact).repeat_interleave(groups, dim=1)
+    relative = call.position if is_relative(call.spec) else None
+    distant = None if relative is None else relative.values(probs, call.queries, call.keys)
+    out = (out if distant is None else out + distant).to(call.q.dtype)
+    return (out, probs) if return_probs else out
+
+
+def masked_scores(call: Call) -> Float[Tensor, "B H Tq Tk"]:
+    """What the softmax is taken of, float32 at least, -inf where a key is unseen; sinks apart. `call.v` is not read."""
     spec = call.spec
     exact = torch.promote_types(call.q.dtype, torch.float32)
-    groups = call.q.shape[1] // call.k.shape[1]
     q = call.q.to(exact)
-    k = call.k.to(exact).repeat_interleave(groups, dim=1)
-    v = call.v.to(exact).repeat_interleave(groups, dim=1)
-
+    k = call.k.to(exact).repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=1)
     scores = q @ k.transpose(-1, -2)
     relative = call.position if is_relative(spec) else None
     if relative is not None:
@@ -41,13 +55,4 @@ def reference(
     if bias is not None:
         scores = scores + bias
     seen = visible(spec.mask_key, call.queries, call.keys)
-    scores = scores.masked_fill(~seen[:, None], float("-inf"))
-    if call.sinks is None:
-        probs = scores.softmax(dim=-1)
-    else:
-        column = call.sinks.to(exact)[None, :, None, None].expand(*scores.shape[:3], 1)
-        probs = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
-    out = probs @ v
-    distant = None if relative is None else relative.values(probs, call.queries, call.keys)
-    out = (out if distant is None else out + distant).to(call.q.dtype)
-    return (out, probs) if return_probs else out
+    return scores.masked_fill(~seen[:, None], float("-inf"))
