@@ -88,7 +88,8 @@ class Family:
             got, _ = self.read(self.write(model))
         except MinillmError as error:
             return [str(error), *self.demands(model)]
-        return [*differences(relaid(model, self.layout), got, self.name), *self.demands(model)]
+        # Both in one layout: which channels turn together is settled by permuting weights.
+        return [*differences(relaid(model, "half"), relaid(got, "half"), self.name), *self.demands(model)]
 
     def text_part(self, values: Mapping[str, Any], where: str, text_only: bool) -> Mapping[str, Any]:
         """The keys of the language model: all of them, but in a multimodal family."""
