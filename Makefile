@@ -20,7 +20,7 @@ COMPARE_MODELS ?= rope,nope,alibi,gemma3,rnope_swa,swa_only
 COMPARE_RUNS = $(COMPARE_DIR)/*$(firstword $(subst $(comma), ,$(COMPARE_MODELS)))-*,$(COMPARE_DIR)/*-s*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train compare test check clean
+.PHONY: help setup train compare figures test check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,9 @@ train: $(STAMP) ## the main job: train RNoPE-SWA on the embedded corpus and meas
 compare: $(STAMP) ## train six arms on equal terms, evaluate all, write one report (about an hour)
 	$(PY) train.py -m model=$(COMPARE_MODELS) hydra.sweep.dir=$(COMPARE_DIR) $(ARGS)
 	$(PY) eval.py 'runs=[$(COMPARE_RUNS)]' out=$(COMPARE_DIR)/report
+
+figures: $(STAMP) ## draw the figures of docs/ again (docs/figures/*.svg)
+	$(PY) -m minillm.report.scheme_figures docs/figures
 
 test: $(STAMP) ## the tests, all but the slow ones (ARGS="-m slow", ARGS=tests/attention, JOBS=0, ...)
 	$(PY) -m pytest -n $(JOBS) --dist loadfile -m "not slow" --session-timeout=$(TEST_SECONDS) $(ARGS)

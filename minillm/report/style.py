@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#7F5F00", "#E69F00", "#444444")
@@ -33,5 +34,21 @@ def finish(figure: Any, axes: list[Any]) -> Any:
     if labels:
         columns = min(len(labels), max(2, int(figure.get_size_inches()[0] * 9 // (max(map(len, labels)) + 6))))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    plt.close(figure)
+    return figure
+
+
+def titled(figure: Any, axes: Sequence[Any], title: str | None = None, legend: Any = None) -> Any:
+    """Panel titles at the size of the labels, one statement over all of them, and the legend of the panel `legend`
+    under them."""
+    import matplotlib.pyplot as plt
+
+    for axis in axes:
+        axis.title.set(size=9, color=INK)
+    figure.get_layout_engine().set(h_pad=0.09)  # an SVG ends where its last label does, and cuts its descenders
+    if title is not None:
+        figure.suptitle(title, fontsize=10, color=INK)
+    if legend is not None:
+        return finish(figure, [legend])
     plt.close(figure)
     return figure
