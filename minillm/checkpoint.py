@@ -1,4 +1,4 @@
-"""A trained model back from its run folder or from one checkpoint file, which needs nothing beside it.
+"""A trained model back from its run folder, from one checkpoint file alone, or from a Hugging Face folder.
 
 model, tokenizer = minillm.load("outputs/rnope_swa-micro-embedded-s1-3f9c2a1b")
 (ids,) = minillm.generate(model, [tokenizer.encode("The ", bos=True)], max_new_tokens=40, temperature=0.8, seed=0)
@@ -23,13 +23,18 @@ def load(path: str | Path) -> tuple[Decoder, Tokenizer]:
     """The model, on the CPU and in eval mode, and the tokenizer it was trained with.
 
     Args:
-        path: a run folder, of which the newest checkpoint that can be read is taken, or a checkpoint file.
+        path: a run folder, of which the newest checkpoint that can be read is taken, a checkpoint file, or a Hugging
+            Face folder (config.json, safetensors and tokenizer.json).
 
     Raises:
         MinillmError: there is nothing to load at `path`, or it is damaged; the message says what was looked for.
     """
     from minillm.training.checkpoint_io import read_checkpoint
 
+    if (Path(path) / "config.json").is_file():
+        from minillm.hub import load as load_folder
+
+        return load_folder(path)
     file = checkpoint_file(path)
     return restore(read_checkpoint(file), file)
 

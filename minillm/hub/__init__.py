@@ -12,18 +12,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minillm.hub.api import export as export
     from minillm.hub.api import from_transformers as from_transformers
     from minillm.hub.api import load as load
     from minillm.hub.api import load_tokenizer as load_tokenizer
     from minillm.hub.api import read_plan as read_plan
-    from minillm.hub.api import save as save
     from minillm.hub.api import to_transformers as to_transformers
+    from minillm.hub.runs import export as export
+    from minillm.hub.runs import import_run as import_run
+    from minillm.hub.runs import save as save
 
-__all__ = ["export", "from_transformers", "load", "load_tokenizer", "read_plan", "save", "to_transformers"]
+_HOMES = {
+    "from_transformers": "minillm.hub.api",
+    "to_transformers": "minillm.hub.api",
+    "load": "minillm.hub.api",
+    "load_tokenizer": "minillm.hub.api",
+    "read_plan": "minillm.hub.api",
+    "save": "minillm.hub.runs",
+    "export": "minillm.hub.runs",
+    "import_run": "minillm.hub.runs",
+}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module("minillm.hub.api"), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'minillm.hub' has no attribute {name!r}")

@@ -14,8 +14,10 @@ DESCRIPTION = """Hugging Face folders in and out.
   python -m minillm.hub show SmolLM3-3B             the layer plan, from config.json alone: no weights are read
   python -m minillm.hub families                    the families that are read and written
   python -m minillm.hub export outputs/RUN OUT      a run as a folder that transformers loads, tokenizer included
+  python -m minillm.hub import FOLDER outputs/OUT   a Hugging Face folder as a run at step 0, for eval.py and load
 
-In Python: minillm.hub.from_transformers(FOLDER), minillm.hub.to_transformers(model).
+In Python: minillm.hub.from_transformers(FOLDER), minillm.hub.to_transformers(model), minillm.load(FOLDER).
+To train from a folder's weights: python train.py init_from=FOLDER.
 Exit codes: 0 done, 2 an error you can mend.
 """
 
@@ -34,14 +36,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export.add_argument("run", metavar="RUN", help="a run folder or a checkpoint file")
     export.add_argument("out", metavar="OUT", help="the folder to write")
     export.add_argument("--family", help="the family to write; default: the plainest that says the plan exactly")
+    imported = commands.add_parser("import", help="write a Hugging Face folder as a run, for eval.py and minillm.load")
+    imported.add_argument("folder", metavar="FOLDER", help="a folder with config.json, safetensors and tokenizer.json")
+    imported.add_argument("out", metavar="OUT", help="the run folder to write")
+    imported.add_argument("--text-only", action="store_true", help="the language model of a multimodal folder")
     given = parser.parse_args(arguments)
     try:
         if given.command == "show":
             print(shown(given.path, given.text_only))
         elif given.command == "families":
             print(listed())
+        elif given.command == "import":
+            from minillm.hub.runs import import_run
+
+            model = import_run(given.folder, given.out, given.text_only)
+            print(f"{given.out}: a run at step 0 with {sum(p.numel() for p in model.parameters()):,} parameters")
         else:
-            from minillm.hub.api import export as write
+            from minillm.hub.runs import export as write
 
             family = write(given.run, given.out, given.family)
             print(f"{given.out}: {family.architecture} ({family.name}), model.safetensors and tokenizer")

@@ -1,9 +1,8 @@
-"""from_transformers, to_transformers, load and export: what users call."""
+"""from_transformers, to_transformers and load: models and tokenizers in and out of this process."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,9 @@ from minillm.hub.choose import choose
 from minillm.hub.convert import build, tensors_of
 from minillm.hub.family import Family
 from minillm.hub.family import family as family_of
-from minillm.hub.folder import INDEX, WEIGHTS, Tensors, read_config
+from minillm.hub.folder import Tensors, read_config
+from minillm.hub.plan import Plan
+from minillm.hub.reader import Reader
 from minillm.model.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -32,18 +33,25 @@ def read_plan(
 
     `text_only` takes the text part of a multimodal model, which is refused otherwise.
     """
-    given = isinstance(source, Mapping)
-    values = source if isinstance(source, Mapping) else read_config(source)
-    where = (
-        "config.json"
-        if given
-        else str(Path(str(source)) / "config.json")
-        if Path(str(source)).is_dir()
-        else str(source)
-    )
+    found, values, where = _family_of(source, text_only)
+    return found, *found.read(values, where)
+
+
+def plan_of(source: str | Path | Mapping[str, Any], text_only: bool = False) -> Plan:
+    """The same as the plain values that a person would write in YAML."""
+    found, values, where = _family_of(source, text_only)
+    return found.plan(Reader(values, where))
+
+
+def _family_of(source: str | Path | Mapping[str, Any], text_only: bool) -> tuple[Family, Mapping[str, Any], str]:
+    """The family, the keys of its language model, and how messages call their source."""
+    if isinstance(source, Mapping):
+        values, where = source, "config.json"
+    else:
+        values = read_config(source)
+        where = str(Path(source) / "config.json" if Path(source).is_dir() else source)
     found = family_of(values["model_type"], f"{where}: model_type")
-    model, warnings = found.read(found.text_part(values, where, text_only), where)
-    return found, model, warnings
+    return found, found.text_part(values, where, text_only), where
 
 
 def from_transformers(
@@ -143,63 +151,3 @@ def _marker(folder: Path) -> str | None:
         if isinstance(token, str):
             return token
     return None
-
-
-def save(model: Decoder, out: str | Path, tokenizer: Tokenizer | None = None, family: str | None = None) -> Family:
-    """Write `model` as a Hugging Face folder that transformers loads, and return the family chosen.
-
-    Needs safetensors alone. The marker of `tokenizer`, which begins each document and so ends the one before, becomes
-    bos and eos.
-    """
-    from safetensors.torch import save_file
-
-    found = choose(model.config, family)
-    values = found.write(model.config)
-    weights = {name: tensor.cpu().contiguous() for name, tensor in tensors_of(found, model).items()}
-    dtype = str(model.embed_tokens.weight.dtype).removeprefix("torch.")
-    ids = {} if tokenizer is None else {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.bos_id}
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    if (out / INDEX).exists() or any(out.glob("*.safetensors")):
-        raise MinillmError(f"{out} holds a model already. Give another folder, or remove it first.")
-    temporary = out / f".{WEIGHTS}.{os.getpid()}.tmp"
-    save_file({name: _own(tensor) for name, tensor in weights.items()}, temporary, metadata={"format": "pt"})
-    _write(out / "config.json", {**values, **ids, "dtype": dtype})
-    _write(out / "generation_config.json", {"_from_model_config": True, **ids})
-    if tokenizer is not None:
-        write_tokenizer(tokenizer, out, model.config.max_position_embeddings)
-    temporary.replace(out / WEIGHTS)  # last: a folder with weights is whole
-    return found
-
-
-def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """Tensors that are views of one another are written apart."""
-    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    return tensor if whole else tensor.clone()
-
-
-def write_tokenizer(tokenizer: Tokenizer, out: Path, length: int) -> None:
-    """tokenizer.json and tokenizer_config.json, so that AutoTokenizer encodes as ours does with its marker first."""
-    tokenizer.save(out / "tokenizer.json")
-    marker = tokenizer.bos_token
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": marker,
-        "eos_token": marker,
-        "model_max_length": length,
-        "clean_up_tokenization_spaces": False,
-        "split_special_tokens": True,  # a marker spelt out in a text is text
-    }
-    _write(out / "tokenizer_config.json", settings)
-
-
-def _write(file: Path, values: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-
-
-def export(run: str | Path, out: str | Path, family: str | None = None) -> Family:
-    """A run folder or checkpoint as a Hugging Face folder, tokenizer included."""
-    from minillm.checkpoint import load as load_run
-
-    model, tokenizer = load_run(run)
-    return save(model, out, tokenizer, family)

@@ -1,0 +1,119 @@
+"""Folders and runs: a model written as a Hugging Face folder, a run as one, and a folder as a run."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minillm.errors import MinillmError
+from minillm.hub.choose import choose
+from minillm.hub.convert import tensors_of
+from minillm.hub.family import Family
+from minillm.hub.folder import INDEX, WEIGHTS
+from minillm.model.decoder import Decoder
+
+if TYPE_CHECKING:
+    from minillm.data.tokenizer import Tokenizer
+
+
+def save(model: Decoder, out: str | Path, tokenizer: Tokenizer | None = None, family: str | None = None) -> Family:
+    """Write `model` as a Hugging Face folder that transformers loads, and return the family chosen.
+
+    Needs safetensors alone. The marker of `tokenizer`, which begins each document and so ends the one before, becomes
+    bos and eos.
+    """
+    from safetensors.torch import save_file
+
+    found = choose(model.config, family)
+    values = found.write(model.config)
+    weights = {name: tensor.cpu().contiguous() for name, tensor in tensors_of(found, model).items()}
+    dtype = str(model.embed_tokens.weight.dtype).removeprefix("torch.")
+    ids = {} if tokenizer is None else {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.bos_id}
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / INDEX).exists() or any(out.glob("*.safetensors")):
+        raise MinillmError(f"{out} holds a model already. Give another folder, or remove it first.")
+    temporary = out / f".{WEIGHTS}.{os.getpid()}.tmp"
+    save_file({name: _own(tensor) for name, tensor in weights.items()}, temporary, metadata={"format": "pt"})
+    _write(out / "config.json", {**values, **ids, "dtype": dtype})
+    _write(out / "generation_config.json", {"_from_model_config": True, **ids})
+    if tokenizer is not None:
+        write_tokenizer(tokenizer, out, model.config.max_position_embeddings)
+    temporary.replace(out / WEIGHTS)  # last: a folder with weights is whole
+    return found
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Tensors that are views of one another are written apart."""
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone()
+
+
+def write_tokenizer(tokenizer: Tokenizer, out: Path, length: int) -> None:
+    """tokenizer.json and tokenizer_config.json, so that AutoTokenizer encodes as ours does with its marker first."""
+    tokenizer.save(out / "tokenizer.json")
+    marker = tokenizer.bos_token
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": marker,
+        "eos_token": marker,
+        "model_max_length": length,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # a marker spelt out in a text is text
+    }
+    _write(out / "tokenizer_config.json", settings)
+
+
+def _write(file: Path, values: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def export(run: str | Path, out: str | Path, family: str | None = None) -> Family:
+    """A run folder or checkpoint as a Hugging Face folder, tokenizer included."""
+    from minillm.checkpoint import load as load_run
+
+    model, tokenizer = load_run(run)
+    return save(model, out, tokenizer, family)
+
+
+def import_run(folder: str | Path, out: str | Path, text_only: bool = False) -> Decoder:
+    """A Hugging Face folder as a run folder at step 0, which minillm.load and eval.py take like any other.
+
+    What is no part of the model (data, optimiser, ...) has the values of a new run. To train from the weights, begin
+    a run with `init_from=FOLDER` instead.
+    """
+    from minillm.config.compose import compose
+    from minillm.config.parse import parse_config
+    from minillm.hub.api import load, plan_of
+    from minillm.training.checkpoint_io import write_checkpoint
+    from minillm.training.run_folder import RunFolder
+    from minillm.training.state import beginning
+
+    run = RunFolder(out)
+    if run.holds_a_run():
+        raise MinillmError(f"{out} holds a run already. Give another folder.")
+    model, tokenizer = load(folder, text_only=text_only)
+    plan = plan_of(folder, text_only).plain()
+    length = plan["max_position_embeddings"]
+    plain = copy.deepcopy(compose([f"run_dir={Path(out)}"], warn=False).plain)
+    plain["model"] |= {
+        "vocab_size": plan["vocab_size"], "embedding": plan["embedding"], "layers": plan["layers"], "attention": {},
+    }  # fmt: skip
+    windows = {spec.window for spec in model.layer_specs if spec.window is not None}
+    plain["size"] = {**plan["size"], "seq_len": length, "window": min(windows, default=length)}
+    plain["block"] = dataclasses.asdict(model.config.block)
+    plain["data"]["seq_len"] = length
+    plain["tokenizer"] = {"source": "file", "path": str(run.tokenizer), "bos_token": tokenizer.bos_token}
+    plain["choices"] = {"model": Path(folder).name}
+    cfg = parse_config(plain)
+    run.path.mkdir(parents=True, exist_ok=True)
+    run.write(cfg, tokenizer)
+    write_checkpoint(run.checkpoints, beginning(cfg, model.state_dict(), tokenizer.to_json()), keep=None)
+    return model
