@@ -29,7 +29,7 @@ from minillm.position.sinusoidal import Sinusoidal
 from minillm.position.t5 import T5
 from minillm.position.transformer_xl import TransformerXL
 
-VOCAB, LENGTH, BATCH, STEPS = 8, 8, 16, 300
+VOCAB, LENGTH, BATCH, STEPS = 8, 8, 16, 200
 
 LEARNS: dict[str, PositionScheme] = {
     "alibi": ALiBi(),
