@@ -109,6 +109,7 @@ def check(source: Source, cfg: Config) -> Start:
         for word in cfg.init_from_allow
         if word != "block" and word not in fitted
     ]
+    warnings += _turned_layouts(source.model, cfg.model)
     return Start(source, transfer, plan_differences(source.model, cfg.model), warnings)
 
 
@@ -219,6 +220,21 @@ def _check_block(source: Source, asked: BlockConfig, allowed: bool) -> list[str]
         f"To take over its block: {' '.join(f'block.{name}={_yaml(there[name])}' for name in differing)} "
         "To train on with other ones all the same: init_from_allow=[block]"
     )
+
+
+def _turned_layouts(before: ModelConfig, after: ModelConfig) -> list[str]:
+    """Layers that are rotated in both plans and pair other channels, by which nobody's weights are meant."""
+    turned = []
+    for old, new in zip(before.layers, after.layers, strict=True):
+        layouts = [getattr(spec.position, "layout", None) for spec in (old, new)]
+        if None not in layouts and layouts[0] != layouts[1]:
+            turned.append(new.index)
+    if not turned:
+        return []
+    return [
+        f"{ranges(turned)}: position.layout differs, so the rotation pairs other channels than the ones that these "
+        "weights were trained for. Give the layout of the source, unless that is the experiment."
+    ]
 
 
 def _fields(layer: dict[str, Any]) -> dict[str, Any]:

@@ -126,6 +126,10 @@ def test_the_first_update_is_that_of_a_fresh_optimiser(source: Path, begin: Call
             [*ROPE, "model.layers.kinds.full.position.scaling={type:linear,factor:2}"],
             ["layers 0-3: position.scaling: null -> linear{factor: 2.0}"],
         ),
+        (
+            [*ROPE, "model.layers.overrides={1:{position:{layout:interleaved}}}"],
+            ["layer 1: position.layout: half -> interleaved", "warning: layer 1: position.layout differs"],
+        ),
         (["model=sinusoidal"], ["token embeddings: position: null -> sinusoidal"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
