@@ -62,9 +62,7 @@ def train(plain: Mapping[str, Any], overrides: Sequence[str] = (), sweep_dir: Pa
         return _follow(ranks)
     tell = _announcer(ranks)
     try:
-        cfg, start = _begin(cfg, sweep_dir)
-        folder = RunFolder(identity.run_path(cfg.plain, sweep_dir))
-        return _lead(cfg, folder, overrides, in_sweep=sweep_dir is not None, tell=tell, start=start)
+        return _lead(cfg, overrides, sweep_dir, tell)
     except MinillmError as error:
         tell(error=str(error))
         raise
@@ -81,17 +79,12 @@ def _begin(cfg: Config, sweep_dir: Path | None) -> tuple[Config, Start | None]:
     return cfg, None if source is None else init_from.check(source, cfg)
 
 
-def _lead(
-    cfg: Config,
-    folder: RunFolder,
-    overrides: Sequence[str],
-    in_sweep: bool,
-    tell: Callable[..., None],
-    start: Start | None,
-) -> float:
+def _lead(cfg: Config, overrides: Sequence[str], sweep_dir: Path | None, tell: Callable[..., None]) -> float:
     """The run as the only process, or as the first of several: this one decides, writes and speaks."""
     from minillm.training import begin, init_from, summary
 
+    cfg, start = _begin(cfg, sweep_dir)
+    folder = RunFolder(identity.run_path(cfg.plain, sweep_dir))
     resume.check(folder, cfg.plain, cfg.resume)
     # Bad data must not leave a folder behind; a run that exists may be complete and need no data.
     prepared = None if folder.holds_a_run() else _prepare(cfg, folder, start)
@@ -125,11 +118,11 @@ def _lead(
         if checkpoint is None and start is not None:
             say(start.describe())
             checkpoint = begin.lay_down(folder, real, start, prepared.tokenizer)
-        del start
+        del start  # the source's weights: training has its own
         tell(run_dir=str(folder.path), resume_from=checkpoint and str(checkpoint))
         xz = prepared.xz_bits_per_byte
         del prepared
-        metrics = _train(cfg, folder, checkpoint, in_sweep)
+        metrics = _train(cfg, folder, checkpoint, in_sweep=sweep_dir is not None)
         folder.write_result(metrics, cfg.trainer.max_steps, xz)
         complete = int(metrics["step"]) >= cfg.trainer.max_steps
         say(summary.end(cfg, folder, metrics, xz, _lengths(cfg, folder) if complete else None))
