@@ -52,7 +52,7 @@ def _all_visible(call: Call) -> bool:
         return False
     if spec.chunk is not None or spec.sink_tokens is not None:
         return False
-    return spec.window is None or call.k.shape[2] <= call.spec.window
+    return spec.window is None or call.k.shape[2] <= spec.window
 
 
 def _rows_at_once(call: Call, causal: bool) -> int:

@@ -155,6 +155,24 @@ class Tokenizer:
         head = [np.array([self.bos_id], dtype=np.int64)] if bos else []
         return [np.concatenate([*head, *(np.array(next(encoded).ids, dtype=np.int64) for _ in ps)]) for ps in pieces]
 
+    def token_bytes(self) -> np.ndarray | None:
+        """Bytes of UTF-8 that each id stands for, (vocab_size,) int64; 0 for special tokens and unused ids.
+
+        Exact for byte-level tokenizers, whose tokens are bytes written as characters; None for others, of which a
+        token may be other bytes in other places.
+        """
+        sizes = np.zeros(self.vocab_size, dtype=np.int64)
+        if "ByteLevel" not in json.dumps(json.loads(self.raw.to_str())["decoder"]):
+            return None
+        special = set(_special(self.raw))
+        for token, number in self.raw.get_vocab(with_added_tokens=True).items():
+            if token not in special:
+                sizes[number] = len(token)
+        for number, added in self.raw.get_added_tokens_decoder().items():
+            if not added.special:  # written as it is, not byte by byte
+                sizes[number] = len(added.content.encode("utf-8"))
+        return sizes
+
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`. Bytes that form no character, as a cut in the middle of one leaves, become U+FFFD."""
         return self.raw.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)

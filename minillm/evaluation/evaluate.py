@@ -19,6 +19,7 @@ import torch
 from minillm.config.schema import Config
 from minillm.errors import MinillmError
 from minillm.evaluation import cost, length_perplexity, store
+from minillm.evaluation.attention import suite as attention
 from minillm.evaluation.documents import Documents, from_files, held_out
 from minillm.evaluation.progress import Progress
 from minillm.evaluation.runs import OpenRun, Run, find_runs, open_run
@@ -106,12 +107,32 @@ def _length_perplexity(opened: OpenRun, config: EvalConfig, device: str) -> Work
         "start_marker": length_perplexity.START_MARKER,
     }
 
+    token_bytes = opened.tokenizer.token_bytes()
+
     def measure(progress: Callable[[int], None]) -> list[dict[str, Any]]:
         return length_perplexity.measure(
-            opened.model, documents.ids, opened.train_length, own, device, config.precision, progress
+            opened.model, documents.ids, opened.train_length, own, device, config.precision, progress, token_bytes
         )
 
     return Work(settings, plan.num_tokens(), measure)
+
+
+def _attention(opened: OpenRun, config: EvalConfig, device: str) -> Work:
+    own = config.suite.attention
+    documents = _documents(opened, config)
+    source = attention.Text(documents.ids, own)
+    used = sorted({i for multiple in own.lengths for i in source.used(multiple * opened.train_length)})
+    settings = {
+        "source": documents.source,
+        "cases": source.name,
+        "documents": [documents.names[i] for i in used],
+        "documents_digest": documents.digest(used),
+    }
+
+    def measure(progress: Callable[[int], None]) -> list[dict[str, Any]]:
+        return attention.measure(opened.model, opened.train_length, own, source, device, config.precision, progress)
+
+    return Work(settings, attention.num_tokens(opened.train_length, own, source), measure)
 
 
 def _cost(opened: OpenRun, config: EvalConfig, device: str) -> Work:
@@ -125,6 +146,7 @@ def _cost(opened: OpenRun, config: EvalConfig, device: str) -> Work:
 
 SUITES: dict[str, Callable[[OpenRun, EvalConfig, str], Work]] = {
     "length_perplexity": _length_perplexity,
+    "attention": _attention,
     "cost": _cost,
 }
 """How each suite of `SuiteSettings` is prepared for a run."""

@@ -11,6 +11,7 @@ to quote. Every value is a mean over tokens (never of window means), summed in f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 
 from minillm.errors import ConfigError
 from minillm.evaluation.intervals import Estimate, paired_difference, token_mean
+from minillm.evaluation.key_tokens import key_tokens
 from minillm.evaluation.scoring import LanguageModel, NLLs, score_windows
 from minillm.evaluation.settings import LengthPerplexitySettings
 from minillm.evaluation.windows import (
@@ -113,15 +115,23 @@ def measure(
     device: torch.device | str = "cpu",
     precision: str = "fp32",
     progress: Callable[[int], None] | None = None,
+    token_bytes: np.ndarray | None = None,
 ) -> list[Row]:
-    """Rows of the suite.
+    """Rows of the suite: `nll`; under same_target also `nll_change`; `bits_per_byte` of what was scored; and, where
+    every scored token is read at every length, `key_nll` and `other_nll`, the same mean over key tokens and the rest.
 
     Args:
         documents: token ids, each with its start marker in front; those that are too short are left out.
         train_length: tokens the model was trained on at once.
         progress: called with the number of tokens just read; `Plan(...).num_tokens()` is the total.
+        token_bytes: bytes of each id, (vocabulary,); None leaves bits per byte out.
     """
     plan = Plan([len(d) for d in documents], train_length, settings)
+    distance = settings.key_distance or max(1, train_length // 2)
+    keys = [key_tokens(np.asarray(documents[i]), settings.key_ngram, distance) for i in plan.used]
+    weights: dict[str, list[np.ndarray]] = {"key_nll": keys, "other_nll": [~key for key in keys]}
+    if token_bytes is not None:
+        weights["bits_per_byte"] = [token_bytes[documents[i]] for i in plan.used]
     nlls = score_windows(model, documents, plan.windows(), settings.batch_tokens, device, precision, progress)
     rows: list[Row] = []
     for protocol in settings.protocols:
@@ -129,6 +139,7 @@ def measure(
             rows += _position_rows(plan, nlls)
         else:
             rows += _length_rows(protocol, plan, nlls)
+            rows += _weighed_rows(protocol, plan, nlls, weights)
         rows += [
             _row("nll", protocol, length, plan, note=f"not measured: too few documents longer than {length} tokens")
             for length in plan.too_long
@@ -179,17 +190,52 @@ def _position_rows(plan: Plan, nlls: NLLs) -> list[Row]:
     return rows
 
 
-def _totals(documents: list[list[Scored]], nlls: NLLs) -> tuple[list[float], list[int], bool]:
-    """Per document: sum of NLLs (float64) and tokens scored; False where some window is not defined."""
+def _weighed_rows(protocol: str, plan: Plan, nlls: NLLs, weights: dict[str, list[np.ndarray]]) -> list[Row]:
+    """Bits per byte, and the loss of key tokens and of the others, at each length.
+
+    Non-overlapping windows give no key loss: which token stands near a window's start changes with the length.
+    """
+    rows = []
+    for metric, of_document in weights.items():
+        if metric != "bits_per_byte" and protocol == "non_overlapping":
+            continue
+        for length in plan.lengths:
+            if metric == "bits_per_byte":
+                sums, _, defined = _totals(plan.scored[protocol, length], nlls)
+                counts = _totals(plan.scored[protocol, length], nlls, of_document)[1]
+                sums = [s / math.log(2) for s in sums]
+            else:
+                sums, counts, defined = _totals(plan.scored[protocol, length], nlls, of_document)
+            if not defined:
+                rows.append(_row(metric, protocol, length, plan, note=NOT_DEFINED))
+            elif sum(counts) == 0:
+                rows.append(_row(metric, protocol, length, plan, note="no such token"))
+            else:
+                rows.append(_measured(metric, protocol, length, plan, sums, counts))
+    return rows
+
+
+def _totals(
+    documents: list[list[Scored]], nlls: NLLs, weights: list[np.ndarray] | None = None
+) -> tuple[list[float], list[int], bool]:
+    """Per document: sum of NLLs (float64) and tokens scored; False where some window is not defined.
+
+    With `weights`, one number per token of each document, both sums are weighted by that of the predicted token.
+    """
     sums, counts = [], []
-    for scored in documents:
+    for place, scored in enumerate(documents):
         total, count = 0.0, 0
         for window, first in scored:
             nll = nlls[window]
             if nll is None:
                 return [], [], False
-            total += float(nll[first:].sum(dtype=np.float64))
-            count += window.length - first
+            if weights is None:
+                total += float(nll[first:].sum(dtype=np.float64))
+                count += window.length - first
+                continue
+            weight = weights[place][window.start + first + 1 : window.start + window.length + 1]
+            total += float((nll[first:] * weight).sum(dtype=np.float64))
+            count += int(weight.sum())
         sums.append(total)
         counts.append(count)
     return sums, counts, True

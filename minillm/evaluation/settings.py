@@ -34,6 +34,10 @@ class LengthPerplexitySettings:
     """A length is measured if at least so many documents are longer than it; others are reported as not measured."""
     batch_tokens: int = 4096
     """Most tokens in one forward pass (a longer window goes alone)."""
+    key_ngram: int = 3
+    """Key tokens (evaluation/key_tokens.py) complete an n-gram of so many tokens that stood in the text before, ..."""
+    key_distance: int | None = None
+    """... last more than so many tokens before; null is half the training length."""
 
     def check(self, where: str) -> None:
         """Raise ConfigError for ranges that the types do not say; `where` is the key of these settings."""
@@ -46,8 +50,9 @@ class LengthPerplexitySettings:
         if not self.protocols or len(set(self.protocols)) != len(self.protocols):
             raise ConfigError(f"{where}.protocols = {list(self.protocols)}: each once, at least one.")
         at_least_one(
-            self, where, "targets", "stride", "document_tokens", "max_documents", "min_documents", "batch_tokens"
-        )
+            self, where, "targets", "stride", "document_tokens", "max_documents", "min_documents", "batch_tokens",
+            "key_ngram", "key_distance",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,63 @@ class CostSettings:
 
 
 @dataclass(frozen=True)
+class AttentionSettings:
+    """`suite.attention`: where attention goes. Lengths are multiples of the training length."""
+
+    lengths: tuple[int, ...] = (1, 4, 16)
+    """The first one also has the head knockout, and the rows that runs are compared by."""
+    samples: int = 8
+    """Documents read at each length, or samples of a recall task."""
+    min_documents: int = 2
+    """A length is measured where so many documents are that long."""
+    span: int = 16
+    """Text: tokens that are repeated at the end, a quarter of the length at most. Recall tasks: most answer tokens of a
+    sample that are looked at."""
+    rows: int = 64
+    """Query rows of each text, spread evenly, for entropy, sinks and distances."""
+    positions: int = 256
+    """Tokens of each text whose hidden states the position probe reads; 0 leaves it out."""
+    ridge: float = 0.01
+    """Penalty of the position probe, per token."""
+    sink_thresholds: tuple[float, ...] = (0.1, 0.3, 0.5)
+    """A head is a sink where its mean attention to the first token is above it."""
+    knockout_heads: int | None = None
+    """Retrieval heads silenced at once; null is a tenth of all heads."""
+    knockout_draws: int = 3
+    """Sets of as many other heads, for comparison."""
+    similarity_documents: int = 4
+    """Texts of which some rows of probabilities are kept, to compare runs by; 0 keeps none."""
+    similarity_rows: int = 8
+    """Rows of each."""
+    similarity_tokens: int = 256
+    """The first so many tokens of each."""
+    batch_tokens: int = 4096
+    """Most tokens in one forward pass (a longer text goes alone)."""
+
+    def check(self, where: str) -> None:
+        """As LengthPerplexitySettings.check."""
+        rising_multiples(self.lengths, f"{where}.lengths")
+        at_least_one(
+            self, where, "samples", "min_documents", "rows", "knockout_heads", "knockout_draws", "similarity_rows",
+            "similarity_tokens", "batch_tokens",
+        )  # fmt: skip
+        if self.span < 2:
+            raise ConfigError(f"{where}.span = {self.span}: must be 2 or more, as its first token cannot be looked up.")
+        for name in ("positions", "similarity_documents"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{where}.{name} = {getattr(self, name)}: must be 0 or more.")
+        if self.ridge <= 0:
+            raise ConfigError(f"{where}.ridge = {self.ridge}: must be above 0.")
+        if not all(0 < t < 1 for t in self.sink_thresholds):
+            raise ConfigError(f"{where}.sink_thresholds = {list(self.sink_thresholds)}: must lie between 0 and 1.")
+
+
+@dataclass(frozen=True)
 class SuiteSettings:
     """A suite is a field here, a file of that name in `conf/suite/`, and an entry in `evaluate.SUITES`."""
 
     length_perplexity: LengthPerplexitySettings
+    attention: AttentionSettings
     cost: CostSettings
 
 

@@ -50,6 +50,21 @@ def test_any_text_comes_back_as_it_was(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@given(st.text())
+def test_the_bytes_of_tokens_add_up_to_those_of_the_text(tokenizer: Tokenizer, text: str) -> None:
+    sizes = tokenizer.token_bytes()
+    assert sizes is not None
+    assert sizes[tokenizer.encode(text, bos=True)].sum() == len(text.encode())
+
+
+def test_tokens_that_are_no_bytes_have_no_number_of_them() -> None:
+    raw = RawTokenizer(models.WordLevel({"a": 0, MARKER: 1}, unk_token="a"))
+    raw.add_special_tokens([MARKER])
+    raw.decoder = decoders.WordPiece()
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert Tokenizer(raw).token_bytes() is None
+
+
 def test_held_out_speeches_come_back_as_they_were(embedded: Prepared) -> None:
     for i in range(len(embedded.val)):
         text = embedded.tokenizer.decode(embedded.val.document(i))

@@ -14,6 +14,7 @@ import torch
 
 import minillm
 from minillm.errors import ConfigError, PositionUndefined
+from minillm.evaluation.key_tokens import key_tokens
 from minillm.evaluation.length_perplexity import Plan, measure
 from minillm.evaluation.scoring import score_windows
 from minillm.evaluation.settings import LengthPerplexitySettings
@@ -270,3 +271,48 @@ def test_every_row_says_what_it_is_and_over_how_much(blind: Any, make_documents:
         assert row["depth"] is None
         assert row["multiple"] == row["length"] / T
         assert row["low"] <= row["value"] <= row["high"]
+
+
+def test_bits_per_byte_are_nats_over_the_bytes_of_what_was_scored(blind: Any, make_documents: Any) -> None:
+    documents = make_documents(SIZES)
+    sizes = np.arange(1, 12)
+    rows = measure(blind, documents, T, SETTINGS, token_bytes=sizes)
+    nats = sum(blind.nll(d)[: limit_of(len(d))].sum() for d in documents)
+    total = sum(sizes[d[1 : limit_of(len(d)) + 1]].sum() for d in documents)
+    for protocol in ("non_overlapping", "strided"):
+        for row in pick(rows, protocol, "bits_per_byte").values():
+            assert row["value"] == pytest.approx(nats / math.log(2) / total, rel=1e-6)
+            assert row["n"] == total
+    assert not pick(measure(blind, documents, T, SETTINGS), "strided", "bits_per_byte")
+
+
+def test_key_tokens_complete_what_was_read_long_before() -> None:
+    ids = np.array([0, 1, 2, 3, 9, 1, 2, 3, 8, 8, 8, 1, 2, 4, 2, 3])
+    assert np.flatnonzero(key_tokens(ids, 3, 3)).tolist() == [7]  # 1 2 3 again, 4 tokens on
+    assert np.flatnonzero(key_tokens(ids, 3, 4)).tolist() == []
+    assert np.flatnonzero(key_tokens(ids, 2, 4)).tolist() == [12, 15]  # 1 2 at 6 and 12, 2 3 at 7 and 15
+    assert not key_tokens(ids[:2], 3, 1).any()
+
+
+def test_key_tokens_and_the_others_are_all_that_is_scored(blind: Any, make_documents: Any) -> None:
+    documents = make_documents(SIZES)
+    rows = measure(blind, documents, T, dataclasses.replace(SETTINGS, key_ngram=2, key_distance=5))
+    for protocol in ("same_target", "strided"):
+        for length, whole in pick(rows, protocol).items():
+            key, other = (pick(rows, protocol, m)[length] for m in ("key_nll", "other_nll"))
+            assert key["n"] + other["n"] == whole["n"]
+            assert min(key["n"], other["n"]) > 10
+            total = key["value"] * key["n"] + other["value"] * other["n"]
+            assert total == pytest.approx(whole["value"] * whole["n"], rel=1e-9)
+    keys = [np.flatnonzero(key_tokens(d, 2, 5)) for d in documents]
+    wanted = [blind.nll(d)[k[k <= limit_of(len(d))] - 1] for d, k in zip(documents, keys, strict=True)]
+    got = pick(rows, "strided", "key_nll")[T]["value"]
+    assert got == pytest.approx(np.concatenate(wanted).mean(), rel=1e-6)
+    assert not pick(rows, "non_overlapping", "key_nll")
+
+
+def test_a_text_that_repeats_nothing_has_no_key_tokens(blind: Any) -> None:
+    documents = [np.arange(70) % 11 for _ in range(2)]
+    rows = measure(blind, documents, T, dataclasses.replace(SETTINGS, key_distance=60))
+    row = pick(rows, "strided", "key_nll")[T]
+    assert (row["value"], row["note"]) == (None, "no such token")
