@@ -103,6 +103,10 @@ class Family:
             return name
         return self.prefix + name
 
+    def file_name(self, name: str) -> str:
+        """What files call a tensor, where the class in transformers has since given it another name."""
+        return name
+
 
 def relaid(model: ModelConfig, layout: Literal["half", "interleaved"]) -> ModelConfig:
     """`model` with every rotated layer in the given layout: the same function once its weights are permuted."""

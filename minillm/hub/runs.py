@@ -33,7 +33,7 @@ def save(model: Decoder, out: str | Path, tokenizer: Tokenizer | None = None, fa
 
     found = choose(model.config, family)
     values = found.write(model.config)
-    weights = {name: tensor.cpu().contiguous() for name, tensor in tensors_of(found, model).items()}
+    weights = {found.file_name(name): part.cpu().contiguous() for name, part in tensors_of(found, model).items()}
     dtype = str(model.embed_tokens.weight.dtype).removeprefix("torch.")
     ids = {} if tokenizer is None else {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.bos_id}
     out = Path(out)

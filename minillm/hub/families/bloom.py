@@ -21,9 +21,11 @@ class Bloom(GPTLike):
     name, rank, architecture = "bloom", 13, "BloomForCausalLM"
     prefix, embedding = "transformer.", "transformer.word_embeddings.weight"
     inert = frozenset(
-        "slow_but_exact offset_alibi masked_softmax_fusion bias_dropout_fusion skip_bias_add skip_bias_add_qkv "
-        "attention_softmax_in_fp32".split()
-    )
+        {
+            "slow_but_exact", "offset_alibi", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add",
+            "skip_bias_add_qkv", "attention_softmax_in_fp32",
+        }
+    )  # fmt: skip
     keys = {
         "vocab_size": ("vocab_size",),
         "hidden_size": ("hidden_size", "n_embed"),

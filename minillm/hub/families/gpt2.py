@@ -22,9 +22,11 @@ class GPT2(GPTLike):
     prefix, embedding = "transformer.", "transformer.wte.weight"
     ignored_tensors = r"(^|\.)(cross)?attn\.(masked_)?bias$"
     inert = frozenset(
-        "n_ctx reorder_and_upcast_attn summary_type summary_use_proj summary_activation summary_proj_to_labels "
-        "summary_first_dropout".split()
-    )
+        {
+            "n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
+            "summary_proj_to_labels", "summary_first_dropout",
+        }
+    )  # fmt: skip
     keys = {
         "vocab_size": ("vocab_size",),
         "hidden_size": ("n_embd", "hidden_size"),

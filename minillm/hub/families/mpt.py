@@ -1,8 +1,8 @@
 """MPT: ALiBi on every layer and no bias anywhere (models/mpt).
 
-The class in transformers always adds ALiBi with slopes down to 2 ** -8, has an MLP four times as wide as the model, and
-reads neither `clip_qkv`'s companions `qk_ln` and `prefix_lm` nor `logit_scale`, `expansion_ratio` or `norm_type`:
-a file that sets these describes another model, and is refused. It runs up to `max_seq_len` tokens; this project's goes on.
+The class in transformers always adds ALiBi and has an MLP four times as wide as the model; it does not read `alibi`,
+`qk_ln`, `prefix_lm`, `logit_scale`, `expansion_ratio` or `norm_type`. A file that sets these describes another model
+and is refused, as are slopes that do not go down to 2 ** -8, and `clip_qkv`. Theirs runs up to `max_seq_len` tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOPES = 8
 class MPT(GPTLike):
     name, rank, architecture = "mpt", 14, "MptForCausalLM"
     prefix, embedding = "transformer.", "transformer.wte.weight"
-    inert = frozenset("emb_pdrop embedding_fraction init_config init_device learned_pos_emb verbose".split())
+    inert = frozenset(["emb_pdrop", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "verbose"])
     keys = {
         "vocab_size": ("vocab_size",),
         "hidden_size": ("d_model", "hidden_size"),
