@@ -108,6 +108,9 @@ BUGS = {
         "B116": "loss in bf16",
         "B122": "sampling temperature",
     },
+    "Export": {
+        "B123": "tied head in safetensors",
+    },
 }
 
 NOT_HERE = {

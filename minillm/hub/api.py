@@ -87,11 +87,14 @@ def to_transformers(model: Decoder, family: str | None = None) -> PreTrainedMode
         MinillmError: none does; the message says for each, layer by layer, why.
     """
     transformers = need_transformers()
+    from transformers.initialization import no_init_weights
+
     found = choose(model.config, family)
     values = found.write(model.config)
     weights = tensors_of(found, model)
     config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    with torch.random.fork_rng(devices=[]):  # what it draws is overwritten, and is not the caller's to pay for
+    # Whatever it would draw is overwritten: time, and the caller's generator, are spared.
+    with torch.random.fork_rng(devices=[]), no_init_weights():
         made = transformers.AutoModelForCausalLM.from_config(config, dtype=model.embed_tokens.weight.dtype)
     state = {name: tensor.cpu() for name, tensor in weights.items()}
     if model.config.block.tie_word_embeddings:
