@@ -8,7 +8,7 @@ force  as auto, but take the changed settings that auto refuses, and say which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -112,18 +112,20 @@ def check_data(folder: RunFolder, fingerprint: str, mode: Mode) -> None:
         )
 
 
-def check_weights(checkpoint: Path, model: ModelConfig) -> None:
+def check_weights(checkpoint: Path, model: ModelConfig, train_only: Sequence[str] | None = None) -> None:
     """Refuse a forced change that leaves the weights no place to go: another width, depth, vocabulary, ...
 
     Raises:
-        MinillmError: a weight is missing, unknown, or has another shape in the model that is asked for.
+        MinillmError: a weight is missing, unknown, or has another shape in the model that is asked for; or one is to be
+            trained that was not, so that the optimiser knows nothing of it.
     """
     import torch
 
     from minillm.model.decoder import build_model
+    from minillm.training.train_only import trained_sizes
 
-    state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
-    saved = {name: list(weight.shape) for name, weight in state.items()}
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    saved = {name: list(weight.shape) for name, weight in state["state_dict"].items()}
     asked = {name: list(weight.shape) for name, weight in build_model(model, device="meta").state_dict().items()}
     unlike = [Change(n, saved.get(n), asked.get(n)) for n in sorted(saved.keys() | asked.keys())]
     unlike = [change for change in unlike if change.saved != change.asked]
@@ -131,4 +133,10 @@ def check_weights(checkpoint: Path, model: ModelConfig) -> None:
         raise MinillmError(
             f"resume=force cannot go on from {checkpoint}: {len(unlike)} weights have no or another place in the model "
             f"asked for, such as (shapes, saved -> asked) {'; '.join(map(str, unlike[:3]))}. Start a new run for it."
+        )
+    fresh = [name for name in trained_sizes(model, train_only) if name not in state["optimizer"]]
+    if fresh and state["step"] > 0:
+        raise MinillmError(
+            f"resume=force cannot go on from {checkpoint} with another train_only: {len(fresh)} parameters, such as "
+            f"{fresh[0]}, were not trained so far. Start a new run from it: init_from={checkpoint}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -201,6 +202,17 @@ def test_a_hugging_face_folder_without_a_tokenizer_needs_one(source: Path, tiny:
     Tokenizer.train(["a b c d e f g"] * 9 + [chr(i) * 3 for i in range(1000, 1400)], 900).save(tmp_path / "big.json")
     with pytest.raises(ConfigError, match=r"has \d+ ids, and the embedding of init_from .* has 300 rows"):
         run.train(tiny(*ROPE, f"init_from={tmp_path / 'hf'}", *file, f"tokenizer.path={tmp_path / 'big.json'}").plain)
+
+
+def test_an_embedding_with_more_rows_than_the_tokenizer_has_ids_keeps_them(
+    source: Path, tiny: Compose, begin: Callable[..., Path], tmp_path: Path
+) -> None:
+    cfg, tokenizer = tiny(*ROPE), minillm.load(source)[1]
+    hub.save(build_model(dataclasses.replace(cfg.model, vocab_size=304)).to(torch.bfloat16), tmp_path / "hf", tokenizer)
+    folder = begin(*ROPE, f"init_from={tmp_path / 'hf'}", "trainer.stop_at_step=1", "trainer.keep_checkpoints=2")
+    weight = weights(folder, "step-0")["embed_tokens.weight"]
+    assert (weight.dtype, weight.shape) == (torch.float32, (304, 16))
+    assert torch.equal(weight, weight.bfloat16().float())
 
 
 def test_the_tokenizer_is_the_sources_and_no_other(source: Path, tiny: Compose, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from minillm.config.schema import Config
-from minillm.errors import ConfigError
+from minillm.errors import ConfigError, MinillmError
 from minillm.model.decoder import build_model
 from minillm.training import dry_run, identity, run
 from minillm.training.run_folder import RunFolder
@@ -91,3 +91,14 @@ def test_a_pattern_without_a_match_is_refused_with_the_names_there_are(tiny: Com
 
 def test_it_is_part_of_the_runs_name(tiny: Compose) -> None:
     assert identity.run_name(tiny(*FIT).plain) != identity.run_name(tiny(*FIT[:2]).plain)
+
+
+def test_a_run_goes_on_with_less_to_train_if_forced_and_not_with_more(tiny: Compose, tmp_path: Path) -> None:
+    short = ("eval_at_end=false", "trainer.max_steps=3", f"run_dir={tmp_path}", "resume=force")
+    run.train(tiny(*FIT, *short, "trainer.stop_at_step=1").plain)
+    with pytest.raises(
+        MinillmError, match=r"with another train_only: 26 parameters, such as embed_tokens.* init_from="
+    ):
+        run.train(tiny(*FIT[:2], *short).plain)
+    run.train(tiny(*FIT[:2], "train_only=['layers.1.*.scale']", *short).plain)
+    assert set(read(tmp_path)["optimizer"]) == {"layers.1.attention.temperature.scale"}
