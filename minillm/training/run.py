@@ -102,7 +102,7 @@ def _lead(cfg: Config, overrides: Sequence[str], sweep_dir: Path | None, tell: C
         if decision.checkpoint is not None:
             resume.check_data(folder, data, cfg.resume)
             if cfg.resume == "force":
-                resume.check_weights(decision.checkpoint, real.model)
+                resume.check_weights(decision.checkpoint, real.model, cfg.train_only)
         folder.error.unlink(missing_ok=True)
         folder.write(real, prepared.tokenizer)
         folder.note_start(
