@@ -24,16 +24,11 @@ class MPT(GPTLike):
     name, rank, architecture = "mpt", 14, "MptForCausalLM"
     prefix, embedding = "transformer.", "transformer.wte.weight"
     inert = frozenset(
-        [
-            "emb_pdrop",
-            "embedding_fraction",
-            "init_config",
-            "init_device",
-            "learned_pos_emb",
-            "tokenizer_name",
+        {
+            "emb_pdrop", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "tokenizer_name",
             "verbose",
-        ]
-    )
+        }
+    )  # fmt: skip
     keys = {
         "vocab_size": ("vocab_size",),
         "hidden_size": ("d_model", "hidden_size"),
