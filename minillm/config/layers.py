@@ -28,8 +28,11 @@ class QKNorm:
     """Norm on queries and keys: over each head or the full width, before or after the rotation."""
 
     type: QKNormType
+    """rms: x / rms(x) times a weight; l2: the same without one; layernorm: the mean is subtracted first."""
     over: Literal["head", "full"] = "head"
+    """head: each head, one weight for all of them; full: the width of all heads together."""
     order: Literal["before_rope", "after_rope"] = "before_rope"
+    """Before the rotation or after it, which differs where the weight is not uniform."""
 
     def summary(self) -> str:
         words: list[str] = [self.type]
@@ -47,21 +50,29 @@ class LayerSpec:
     index: int
     kind: str
     position: PositionScheme
+    """A scheme by name, or a mapping with its name under `scheme` and its fields."""
     num_attention_heads: int
     num_key_value_heads: int
+    """Heads of keys and values (grouped-query attention), divides num_attention_heads; null in YAML: the size's."""
     head_dim: int
     window: int | None = None
+    """Tokens a query sees, its own included; null is full attention."""
     chunk: int | None = None
+    """A query sees its own block of so many tokens of the document; excludes `window`."""
     sink_tokens: int | None = None
     """First tokens of a document that stay visible beyond the window (StreamingLLM, arXiv 2309.17453)."""
     sink_logits: bool = False
     """One learned logit per query head in the softmax's denominator, so that a head may attend to nothing (gpt-oss)."""
     qk_norm: QKNorm | None = None
+    """A norm by name, or a mapping with its name under `type` and its fields."""
     temperature: TemperatureScheme | None = None
+    """A factor on the queries by name, or a mapping with its name under `type` and its fields."""
     softcap: float | None = None
+    """c * tanh(score / c); before a position bias."""
     scale: float | None = None
-    """Multiplies q.k; None is (head_dim * position.score_parts) ** -0.5."""
+    """Multiplies q.k; null is (head_dim * position.score_parts) ** -0.5, score_parts being 1 but for deberta."""
     qkv_bias: bool = False
+    """Biases on queries, keys and values."""
     shared_qk: bool = False
     """q and k are two affine maps, channel by channel, of one projection: the GAU form (arXiv 2202.10447)."""
     gate: bool = False

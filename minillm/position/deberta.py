@@ -44,7 +44,9 @@ class DeBERTa(PositionScheme):
     """DeBERTa v2: so many rows, of which the nearer half hold one distance each and the others grow with the logarithm
     of the distance, up to max_distance."""
     terms: tuple[Term, ...] = ("c2p", "p2c")
+    """Content to position, position to content, or both."""
     shared: bool = False
+    """One table and one pair of projections for all layers of an equal scheme, or each its own."""
 
     @property
     def score_parts(self) -> int:  # type: ignore[override]  # a plain attribute of the base

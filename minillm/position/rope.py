@@ -33,6 +33,7 @@ class RoPE(PositionScheme):
     place: ClassVar[Place] = "rotation"
 
     theta: float = 10000.0
+    """The base: the larger, the slower the slow pairs turn."""
     scaling: Scaling | None = None
     """Changed frequencies for longer contexts: `{type: linear | yarn | ..., factor: ...}` (position/scaling.py and
     scaling_by_length.py)."""

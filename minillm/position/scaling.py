@@ -121,8 +121,11 @@ class NTKByParts(Scaling):
     """
 
     original_max_position_embeddings: int
+    """The trained length L."""
     beta_fast: float = 32.0
+    """Pairs that turn at least so often within L are kept."""
     beta_slow: float = 1.0
+    """Pairs that turn at most so often are divided by the factor."""
     type: Literal["ntk_by_parts"] = "ntk_by_parts"
 
     def frequencies(self, theta: float, dim: int, seq_len: int) -> list[float]:
@@ -148,8 +151,11 @@ class YaRN(Scaling):
     """
 
     original_max_position_embeddings: int
+    """The trained length L."""
     beta_fast: float = 32.0
+    """Pairs that turn at least so often within L are kept."""
     beta_slow: float = 1.0
+    """Pairs that turn at most so often are divided by the factor."""
     truncate: bool = True
     """Round the ends of the ramp outwards to whole pairs; gpt-oss does not."""
     attention_factor: float | None = None
@@ -157,6 +163,7 @@ class YaRN(Scaling):
     mscale: float | None = None
     """DeepSeek: together with mscale_all_dim, the factor is (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1)."""
     mscale_all_dim: float | None = None
+    """See mscale; both or neither."""
     type: Literal["yarn"] = "yarn"
 
     def ramp(self, theta: float, dim: int) -> tuple[float, float]:
@@ -215,8 +222,11 @@ class Llama3(Scaling):
     """Fast pairs kept, slow pairs divided, a blend between, by wavelength (Llama 3.1; modeling_rope_utils.py)."""
 
     original_max_position_embeddings: int
+    """The trained length L."""
     low_freq_factor: float
+    """Pairs that turn less often within L are divided by the factor."""
     high_freq_factor: float
+    """Pairs that turn more often are kept."""
     type: Literal["llama3"] = "llama3"
 
     def frequencies(self, theta: float, dim: int, seq_len: int) -> list[float]:

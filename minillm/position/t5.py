@@ -60,6 +60,7 @@ class T5(PositionScheme):
     place: ClassVar[Place] = "bias"
 
     num_buckets: int = 32
+    """Rows of the table; half of them hold one distance each."""
     max_distance: int = 128
     """All distances from here on share the last bucket, and so do some before it."""
     shared: bool = True

@@ -101,6 +101,7 @@ class Uniform(PositionTemperature):
     """
 
     scale: float
+    """The constant; 1 changes nothing."""
 
     def validate(self, layer: LayerShape) -> None:
         if not self.scale > 0:
@@ -116,7 +117,9 @@ class Llama4(PositionTemperature):
     """q *= 1 + scale * log(1 + floor((pos + 1) / floor)), pos from 0 (transformers, modeling_llama4.py)."""
 
     scale: float = 0.1
+    """How fast the factor grows."""
     floor: float = 8192.0
+    """Tokens from one step to the next; released: the length of Llama 4's chunks."""
 
     def validate(self, layer: LayerShape) -> None:
         if not self.floor > 0:
@@ -136,7 +139,9 @@ class Ministral(PositionTemperature):
     """
 
     scale: float = 0.1
+    """How fast the factor grows."""
     floor: float = 16384.0
+    """Tokens from one step to the next."""
 
     def validate(self, layer: LayerShape) -> None:
         if not self.floor > 0:
@@ -152,6 +157,7 @@ class LogN(PositionTemperature):
     """q *= log_base(base + pos), at least 1 (SWAN, arXiv 2504.08719, where base is fitted after training)."""
 
     base: float = 362.0
+    """The factor is 2 at position base * (base - 1); the smaller, the faster it grows."""
 
     def validate(self, layer: LayerShape) -> None:
         if not self.base > 1:

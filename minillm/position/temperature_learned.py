@@ -27,6 +27,7 @@ class PerHead(TemperatureScheme):
     """
 
     init: float = 1.0
+    """Where each s starts."""
     minimum: float | None = None
     """Lower bound of s. Where a step went below it, the bound is what the layer uses; only gradients that raise s
     then come through, so that it can leave the bound again as if each step had ended on it."""
@@ -88,6 +89,7 @@ class SSMax(TemperatureScheme):
     """
 
     init: float = 0.168
+    """Where each s starts."""
 
     def validate(self, layer: LayerShape) -> None:
         if not self.init > 0:
