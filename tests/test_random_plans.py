@@ -35,6 +35,13 @@ ROPE = st.fixed_dictionaries(
             [
                 {"type": "linear", "factor": 2.5},
                 {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+                {  # within its length, where a cache is exact; beyond it see position/test_scaling_by_length.py
+                    "type": "longrope",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": LONGEST,
+                    "short_factor": 1.5,
+                    "long_factor": 4.0,
+                },
             ]
         ),
     },
@@ -53,7 +60,17 @@ LAYER = st.fixed_dictionaries(
             ),
         ),
         "temperature": st.one_of(
-            st.none(), st.sampled_from([{"type": "llama4", "scale": 0.5, "floor": 3}, {"type": "log_n", "base": 4}])
+            st.none(),
+            st.sampled_from(
+                [
+                    {"type": "llama4", "scale": 0.5, "floor": 3},
+                    {"type": "ministral", "scale": 0.5, "floor": 3},
+                    {"type": "log_n", "base": 4},
+                    {"type": "uniform", "scale": 1.3},
+                    {"type": "per_head", "init": 1.3, "minimum": 1.0},
+                    {"type": "ssmax", "init": 0.5},
+                ]
+            ),
         ),
         "sink_logits": st.booleans(),
         "gate": st.booleans(),
@@ -113,6 +130,9 @@ class Plan(NamedTuple):
         return ids(1, self.length, vocab=VOCAB)
 
 
+BY_RULE = ("sinusoidal", "binary", "integer")
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     layers = draw(st.lists(LAYER, min_size=1, max_size=4))
@@ -123,7 +143,7 @@ def plans(draw: st.DrawFn) -> Plan:
         layer["num_key_value_heads"] = min(layer["num_key_value_heads"], heads)
         if backend == "sdpa":
             layer["softcap"] = None  # refused otherwise
-    embedding = draw(st.sampled_from([None, None, "learned", {"scheme": "sinusoidal", "scale": 0.5}]))
+    embedding = draw(st.sampled_from([None, None, None, "learned", *({"scheme": n, "scale": 0.5} for n in BY_RULE)]))
     return Plan(layers, draw(BLOCK), embedding, heads, draw(st.integers(2, LONGEST)), backend)
 
 
