@@ -76,9 +76,10 @@ class LlamaLike(Family):
         names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
         size = {name: number(name) for name in names}
         heads = size["num_attention_heads"]
-        size["num_key_value_heads"] = config.take(
-            "num_key_value_heads", int, self.defaults["num_key_value_heads"] or heads
-        )
+        # Null means as many as there are heads; left out, it is the class's default.
+        null = "num_key_value_heads" in config.values
+        groups = heads if null else self.defaults["num_key_value_heads"] or heads
+        size["num_key_value_heads"] = config.take("num_key_value_heads", int, groups)
         size["head_dim"] = self.head_dim(config)
         longest = number("max_position_embeddings")
         bias = self.attention_bias and config.take("attention_bias", bool, False)

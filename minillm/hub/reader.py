@@ -27,6 +27,7 @@ _INERT = """
     repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
     num_return_sequences output_scores exponential_decay_length_penalty remove_invalid_values tf_legacy_loss
     gradient_checkpointing _commit_hash is_decoder unsloth_version unsloth_fixed
+    is_llama_config transformers.js_config neftune_noise_alpha model_max_length
 """
 INERT = frozenset(_INERT.split())
 """Keys that change nothing at inference: bookkeeping, dropout, cache flags, ids, generation defaults."""

@@ -247,6 +247,41 @@ def test_gemma_3_27b_leans_on_class_defaults() -> None:
     assert minillm.cost(model, 1024).parameters == pytest.approx(27.0e9, rel=0.01)
 
 
+def test_smollm2_135m_as_released() -> None:
+    model = plan(
+        "llama", size={}, architectures=["LlamaForCausalLM"], attention_bias=False, attention_dropout=0.0,
+        bos_token_id=0, eos_token_id=0, hidden_act="silu", hidden_size=576, initializer_range=0.041666666666666664,
+        intermediate_size=1536, is_llama_config=True, max_position_embeddings=8192, num_attention_heads=9,
+        num_hidden_layers=30, num_key_value_heads=3, pretraining_tp=1, rms_norm_eps=1e-5, rope_interleaved=False,
+        rope_scaling=None, rope_theta=100000, tie_word_embeddings=True, torch_dtype="bfloat16",
+        transformers_version="4.40.1", use_cache=True, vocab_size=49152,
+    )  # fmt: skip
+    assert minillm.cost(model, 1024).parameters == 134_515_008
+    assert thetas(model) == [1e5] * 30
+    assert model.layers[0].head_dim == 64
+
+
+def test_smollm3_3b_as_released() -> None:
+    model = plan(
+        "smollm3", size={}, attention_bias=False, attention_dropout=0.0, hidden_act="silu", hidden_size=2048,
+        initializer_range=0.02, intermediate_size=11008, layer_types=[FULL] * 36, max_position_embeddings=65536,
+        max_window_layers=28, mlp_bias=False, no_rope_layer_interval=4, no_rope_layers=[1, 1, 1, 0] * 9,
+        num_attention_heads=16, num_hidden_layers=36, num_key_value_heads=4, pretraining_tp=2, rms_norm_eps=1e-6,
+        rope_scaling=None, rope_theta=5000000.0, sliding_window=None, use_sliding_window=False, vocab_size=128256,
+    )  # fmt: skip
+    assert thetas(model) == [5e6, 5e6, 5e6, None] * 9
+    assert windows(model) == [None] * 36
+    assert minillm.cost(model, 1024).parameters == pytest.approx(3.08e9, rel=0.01)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "smollm3", "granite_swa"])
+def test_key_value_heads_that_are_null_are_as_many_as_the_heads(model_type: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    values = {**SMALL, "num_key_value_heads": None}
+    theirs = transformers.AutoConfig.for_model(model_type, **values)
+    assert plan(model_type, size=values).layers[0].num_key_value_heads == theirs.num_key_value_heads == 6
+
+
 def test_olmo_3_scales_its_full_layers_alone() -> None:
     yarn = {
         "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192, "beta_fast": 32, "beta_slow": 1,

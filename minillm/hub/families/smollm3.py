@@ -20,6 +20,7 @@ from minillm.hub.rope import read_rope, write_rope
 class SmolLM3(LlamaLike):
     name, rank, architecture = "smollm3", 5, "SmolLM3ForCausalLM"
     mlp_bias = True
+    inert = frozenset({"max_window_layers"})  # in released files; the class does not read it
     defaults = {
         "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
         "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 32768, "hidden_act": "silu",
