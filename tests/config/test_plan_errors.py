@@ -45,7 +45,7 @@ def test_window_and_chunk_together_are_refused() -> None:
         ),
         pytest.param(
             {"position": {"scheme": "alibi", "scaling": YARN}},
-            f"layer 0 (kind 'a'): position.scaling = {YARN!r}: 'alibi' has no such field. It has no fields.",
+            f"layer 0 (kind 'a'): position.scaling = {YARN!r}: 'alibi' has no such field. Allowed here: learned.",
             id="scaling on alibi",
         ),
         pytest.param(
