@@ -99,7 +99,7 @@ def check(source: Source, cfg: Config) -> Start:
         ConfigError: sizes or block settings that differ, with the overrides that make them agree; tensors of other
             shapes; nothing that could be kept.
     """
-    _check_sizes(source, cfg.model)
+    _check_sizes(source, cfg.model, "block" in cfg.init_from_allow)
     warnings = _check_block(source, cfg.model.block, "block" in cfg.init_from_allow)
     shapes = {name: tuple(weight.shape) for name, weight in source.weights.items()}
     transfer = Transfer.between(shapes, cfg.model, cfg.init_from_allow)
@@ -185,7 +185,7 @@ def _tokenizer(asked: TokenizerConfig, source: Source) -> dict[str, Any]:
     return {"source": "init_from", "vocab_size": None, "path": None, "bos_token": own.bos_token}
 
 
-def _check_sizes(source: Source, asked: ModelConfig) -> None:
+def _check_sizes(source: Source, asked: ModelConfig, any_block: bool) -> None:
     there = {name: getattr(source.model, name) for name in SIZES}
     here = {name: getattr(asked, name) for name in SIZES}
     if there["num_hidden_layers"] == here["num_hidden_layers"]:
@@ -200,16 +200,18 @@ def _check_sizes(source: Source, asked: ModelConfig) -> None:
         return
     listed = ", ".join(f"{name} {there[name]} -> {here[name]}" for name in differing)
     layer = f" (heads: those of layer {new.index})" if any(name in HEADS for name in differing) else ""
+    block = [] if any_block else _block_overrides(source.model.block, asked.block)
+    overrides = [*(f"size.{name}={there[name]}" for name in differing), *block]
     raise ConfigError(
         f"init_from: {source.path} has other sizes than those asked for (there -> here): {listed}{layer}. "
-        f"To take over its sizes: {' '.join(f'size.{name}={there[name]}' for name in differing)}"
+        f"To take over its sizes{' and block' if block else ''}: {' '.join(overrides)}"
     )
 
 
 def _check_block(source: Source, asked: BlockConfig, allowed: bool) -> list[str]:
     """Block settings that differ: refused, or warned of where the user says that they may."""
     there, here = dataclasses.asdict(source.model.block), dataclasses.asdict(asked)
-    differing = [name for name in there if name not in ONLY_NEW and there[name] != here[name]]
+    differing = _differing_keys(source.model.block, asked)
     if not differing:
         return ["init_from_allow: block has no effect: the block's settings are the same."] if allowed else []
     listed = ", ".join(f"block.{name}: {_yaml(there[name])} -> {_yaml(here[name])}" for name in differing)
@@ -217,9 +219,19 @@ def _check_block(source: Source, asked: BlockConfig, allowed: bool) -> list[str]
         return [f"the block is not the one these weights were trained in (there -> here): {listed}."]
     raise ConfigError(
         f"init_from: {source.path} has other block settings than those asked for (there -> here): {listed}. "
-        f"To take over its block: {' '.join(f'block.{name}={_yaml(there[name])}' for name in differing)} "
+        f"To take over its block: {' '.join(_block_overrides(source.model.block, asked))} "
         "To train on with other ones all the same: init_from_allow=[block]"
     )
+
+
+def _differing_keys(there: BlockConfig, here: BlockConfig) -> list[str]:
+    names = [field.name for field in dataclasses.fields(BlockConfig) if field.name not in ONLY_NEW]
+    return [name for name in names if getattr(there, name) != getattr(here, name)]
+
+
+def _block_overrides(there: BlockConfig, here: BlockConfig) -> list[str]:
+    """The overrides that make `here` the block of the source."""
+    return [f"block.{name}={_yaml(getattr(there, name))}" for name in _differing_keys(there, here)]
 
 
 def _turned_layouts(before: ModelConfig, after: ModelConfig) -> list[str]:

@@ -248,6 +248,8 @@ def test_another_block_is_refused_with_the_overrides_that_mend_it(trained: Calla
         look(tiny(*ROPE, "block.depth_scaled_init=false", f"init_from={source}"))
     mended = str(e.value).partition("To take over its block: ")[2].partition(" To train on")[0].split()
     assert look(tiny(*ROPE, *mended, f"init_from={source}")).warnings == []
+    with pytest.raises(ConfigError, match=r"sizes and block: size\.head_dim=8 block\.norm_eps=1e-05 block\.mlp=geglu"):
+        look(tiny(*ROPE, "size.head_dim=4", f"init_from={source}"))
     allowed = look(tiny(*ROPE, "init_from_allow=[block]", f"init_from={source}"))
     assert "warning: the block is not the one these weights were trained in" in allowed.describe()
 
