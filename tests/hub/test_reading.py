@@ -102,7 +102,7 @@ def test_transformers_reads_the_older_spelling_as_we_do(name: str) -> None:
     assert read_plan(theirs)[1] == plan(model_type, **old)
 
 
-@pytest.mark.parametrize("model_type", [one.name for one in families() if one.exports])
+@pytest.mark.parametrize("model_type", [one.name for one in families() if one.exports and one.name != "minillm"])
 def test_a_file_that_leaves_all_out_means_the_class_s_defaults(model_type: str) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoConfig.for_model(model_type).to_dict()
