@@ -95,6 +95,35 @@ def test_every_arm_shown_is_built_and_learns_from_a_text(arm: dict[str, Any]) ->
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("mask", [{"window": WINDOW}, {"chunk": WINDOW}], ids=["window", "chunk"])
+@pytest.mark.parametrize("arm", [pytest.param(arm, id=f"{i} {where}") for i, (where, arm) in enumerate(ARMS)])
+def test_every_arm_works_with_windows_chunks_packed_documents_and_a_cache(
+    arm: dict[str, Any], mask: dict[str, int]
+) -> None:
+    kinds = {
+        name: {
+            **given,
+            "window": None,
+            "chunk": None,
+            "sink_tokens": given.get("sink_tokens") if "window" in mask else None,
+        }
+        | mask
+        for name, given in arm["layers"]["kinds"].items()
+    }
+    model = build_model(model_of({**arm, "layers": {**arm["layers"], "kinds": kinds}}), seed=0).eval()
+    with torch.no_grad():  # weights large enough that attention is not uniform
+        for parameter in model.layers.parameters():
+            parameter.mul_(3)
+    ids = torch.randint(50, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        packed = model(ids, document_ids=torch.arange(LENGTH).ge(3).long()[None])[:, 3:]
+        alone = model(ids[:, 3:])
+        cache = model.new_cache(1)
+        pieces = torch.cat([model(piece, cache=cache) for piece in ids[:, 3:].split([6, 1, 5, 1], dim=1)], dim=1)
+    torch.testing.assert_close(packed, alone, atol=2e-4, rtol=0)
+    torch.testing.assert_close(pieces, alone, atol=2e-4, rtol=0)
+
+
 def declared(section: Section) -> Iterator[str]:
     """Names of the schemes, temperatures, scalings and fields that the section's arms set."""
     for arm in section.arms:
