@@ -3,13 +3,16 @@
     model = minillm.hub.from_transformers("SmolLM3-3B")      # a folder, or a model of transformers
     theirs = minillm.hub.to_transformers(model)              # the plainest family that says the plan exactly
 
-A family is one file in `families/`. Names load on first use; only to_transformers needs the package transformers.
+A family is one file in `families/`. Names load on first use; only to_transformers needs the package transformers. Once
+this is imported, `transformers.AutoModelForCausalLM.from_pretrained` loads folders in this project's own form too.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from minillm.hub.auto import tell_auto_classes
 
 if TYPE_CHECKING:
     from minillm.hub.api import from_transformers as from_transformers
@@ -38,3 +41,6 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'minillm.hub' has no attribute {name!r}")
+
+
+tell_auto_classes()

@@ -97,7 +97,7 @@ def to_transformers(model: Decoder, family: str | None = None) -> PreTrainedMode
     with torch.random.fork_rng(devices=[]), no_init_weights():
         made = transformers.AutoModelForCausalLM.from_config(config, dtype=model.embed_tokens.weight.dtype)
     state = {name: tensor.cpu() for name, tensor in weights.items()}
-    if model.config.block.tie_word_embeddings:
+    if model.config.block.tie_word_embeddings and found.head in made.state_dict():
         state[found.head] = state[found.embedding]
     made.load_state_dict(state, strict=True)
     made.tie_weights()

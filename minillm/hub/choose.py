@@ -27,7 +27,7 @@ def choose(model: ModelConfig, name: str | None = None) -> Family:
         return asked
     tried: list[tuple[int, Family, list[str]]] = []
     for one in families():
-        if not one.exports:
+        if not one.exports or one.by_name_only:
             continue
         reasons = one.cannot(model)
         if not reasons:
@@ -38,4 +38,5 @@ def choose(model: ModelConfig, name: str | None = None) -> Family:
     for place, (count, one, reasons) in enumerate(tried):
         told = reasons if place < NEAREST else [*reasons[:1], *([f"and {count - 1} more"] if count > 1 else [])]
         lines.append(f"  {one.name}: {'; '.join(told)}")
+    lines.append("This project's own form holds any plan: family='minillm' (--family minillm on the command line).")
     raise MinillmError("\n".join(lines))

@@ -36,8 +36,11 @@ class Family:
     """Whether export may write it; a multimodal family is read for its text part alone."""
     prefix: ClassVar[str] = "model."
     """Stands before the names of all tensors but the head's; files of the headless class lack it."""
-    layout: ClassVar[Literal["half", "interleaved"]] = "half"
-    """Which channels its code rotates together; export permutes queries and keys of plans with the other layout."""
+    by_name_only: ClassVar[bool] = False
+    """Export takes it only when it is asked for by name."""
+    layout: ClassVar[Literal["half", "interleaved"] | None] = "half"
+    """Which channels its code rotates together; export permutes queries and keys of plans with the other layout.
+    None: either, as the plan says."""
     inert: ClassVar[frozenset[str]] = frozenset()
     """Keys of this family's files that change nothing, beside `reader.INERT`."""
     ignored_tensors: ClassVar[str] = r"rotary_emb\.(\w+_)?inv_freq$"
@@ -108,8 +111,10 @@ class Family:
         return name
 
 
-def relaid(model: ModelConfig, layout: Literal["half", "interleaved"]) -> ModelConfig:
+def relaid(model: ModelConfig, layout: Literal["half", "interleaved"] | None) -> ModelConfig:
     """`model` with every rotated layer in the given layout: the same function once its weights are permuted."""
+    if layout is None:
+        return model
     layers = tuple(
         dataclasses.replace(spec, position=dataclasses.replace(spec.position, layout=layout))
         if isinstance(spec.position, RoPE) and spec.position.layout != layout

@@ -65,8 +65,13 @@ def named_layers(layers: Sequence[Layer]) -> dict[str, Any]:
         taken = sum(name.rstrip("0123456789") == stem for name in names)
         names.append(stem if not taken else f"{stem}{taken + 1}")
     order = [names[distinct.index(layer)] for layer in layers]
+    return {"kinds": dict(zip(names, distinct, strict=True)), "pattern": shortest(order)}
+
+
+def shortest(order: Sequence[str]) -> list[str]:
+    """The shortest pattern that gives these kinds, one per layer, when it is cycled."""
     period = next(p for p in range(1, len(order) + 1) if all(order[i] == order[i % p] for i in range(len(order))))
-    return {"kinds": dict(zip(names, distinct, strict=True)), "pattern": order[:period]}
+    return list(order[:period])
 
 
 def _stem(layer: Layer, distinct: Sequence[Layer]) -> str:
