@@ -65,7 +65,7 @@ class LlamaLike(Family):
 
     def extra(self, model: ModelConfig) -> dict[str, Any]:
         """Keys beyond the common ones; by default the rotary position of the first rotated layer."""
-        return {"rope_parameters": write_rope(first_rotated(model).position)}
+        return {"rope_parameters": write_rope(first_rotated(model))}
 
     # ---- config.json ---------------------------------------------------------------------------------------------
 

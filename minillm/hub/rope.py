@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from minillm.config.layers import LayerSpec
 from minillm.config.schema import ModelConfig
 from minillm.hub.reader import Reader
-from minillm.position.base import PositionScheme
 from minillm.position.rope import RoPE
 
 Position = dict[str, Any]
@@ -155,6 +155,8 @@ def _longrope(given: Reader, max_positions: int) -> dict[str, Any]:
         out[name] = given.take(name, tuple[float, ...], None)
         if out[name] is None:
             raise given.error(name, "missing")
+        if len(set(out[name])) == 1:
+            out[name] = out[name][0]
     amplitude = given.take("attention_factor", float, None)
     return out if amplitude is None else {**out, "attention_factor": amplitude}
 
@@ -170,11 +172,12 @@ def _needed(given: Reader, name: str) -> float:
     return float(value)
 
 
-def write_rope(scheme: PositionScheme) -> dict[str, Any]:
+def write_rope(spec: LayerSpec) -> dict[str, Any]:
     """`rope_parameters` for a layer's position; for one that is not RoPE, plain rotation with base 10000.
 
     Not every scheme can be said: the caller reads the result back and compares.
     """
+    scheme = spec.position
     if not isinstance(scheme, RoPE):
         return {"rope_type": "default", "rope_theta": 10000.0}
     out: dict[str, Any] = {"rope_type": "default", "rope_theta": scheme.theta}
@@ -195,6 +198,9 @@ def write_rope(scheme: PositionScheme) -> dict[str, Any]:
             values.pop("original_max_position_embeddings", None)  # theirs is the model's max_position_embeddings
         if kind in _READERS:
             plain = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+            for name in {"short_factor", "long_factor"} & set(plain):
+                if isinstance(plain[name], float):  # theirs knows lists only
+                    plain[name] = [plain[name]] * (scheme.rotary_dim(spec.head_dim) // 2)
             out |= {"rope_type": kind, **plain}
     return out
 
@@ -205,5 +211,5 @@ def write_rope_by_type(model: ModelConfig) -> dict[str, Any]:
     for name in LAYER_TYPES:
         chosen = [s for s in model.layers if (s.window is not None) == (name == "sliding_attention")]
         rotated = [s for s in chosen or model.layers if isinstance(s.position, RoPE)]
-        out[name] = write_rope(rotated[0].position if rotated else model.layers[0].position)
+        out[name] = write_rope(rotated[0] if rotated else model.layers[0])
     return out

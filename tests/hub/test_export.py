@@ -28,6 +28,10 @@ NOPE = {"position": "nope"}
 NORMED = {"qk_norm": "rms"}
 OVER_ALL = {"qk_norm": {"type": "rms", "over": "full"}}
 ALIBI = {"position": "alibi"}
+LONGROPE = {
+    "type": "longrope", "factor": 4.0, "original_max_position_embeddings": LENGTH, "short_factor": 1.0,
+    "long_factor": 4.0,
+}  # fmt: skip
 
 
 def made(*layers: dict[str, Any], name: str = "standard", **more: Any) -> ModelConfig:
@@ -39,6 +43,10 @@ def made(*layers: dict[str, Any], name: str = "standard", **more: Any) -> ModelC
 CHOICES: dict[str, tuple[ModelConfig, str]] = {
     "one RoPE": (made(ROPE, ROPE, ROPE), "llama"),
     "RoPE with biases of q, k, v": (made(*[{**ROPE, "qkv_bias": True}] * 3), "qwen2"),
+    "LongRoPE with one number for all pairs": (
+        made(*[{"position": {"theta": 500.0, "scaling": LONGROPE}}] * 2),
+        "llama",
+    ),
     "windows on some layers": (made(LOCAL, ROPE, LOCAL), "smollm3"),
     "RNoPE-SWA": (made(LOCAL, LOCAL, LOCAL, NOPE, LOCAL), "smollm3"),
     "NoPE, and a window on a NoPE layer": (made(ROPE, {**NOPE, "window": 5}, NOPE), "smollm3"),

@@ -65,7 +65,7 @@ class Cohere2(LlamaLike):
     def extra(self, model: ModelConfig) -> dict[str, Any]:
         scale = model.block.logit_scale
         return {
-            "rope_parameters": write_rope(first_rotated(model).position),
+            "rope_parameters": write_rope(first_rotated(model)),
             "sliding_window": written_window(model) or 4096,
             "layer_types": written_types(model),
             "logit_scale": 1.0 if scale is None else scale,

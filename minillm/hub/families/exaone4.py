@@ -64,7 +64,7 @@ class Exaone4(LlamaLike):
     def extra(self, model: ModelConfig) -> dict[str, Any]:
         unrotated = any(spec.position.scheme == "nope" for spec in model.layers)
         return {
-            "rope_parameters": write_rope(first_rotated(model).position),
+            "rope_parameters": write_rope(first_rotated(model)),
             "sliding_window": written_window(model) or (4096 if unrotated else None),
             "layer_types": written_types(model),
         }

@@ -78,4 +78,4 @@ class Gemma2(GemmaLike):
         return [{"position": rope, "window": w, **common} for w in windows(config, types, window)]
 
     def extra(self, model: ModelConfig) -> dict[str, Any]:
-        return {**super().extra(model), "rope_parameters": write_rope(first_rotated(model).position)}
+        return {**super().extra(model), "rope_parameters": write_rope(first_rotated(model))}

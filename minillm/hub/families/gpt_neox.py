@@ -75,7 +75,7 @@ class GPTNeoX(GPTLike):
             "hidden_act": WRITTEN_ACTIVATION.get(block.mlp, "gelu"),
             "use_parallel_residual": block.norm_placement == "parallel_split",
             "attention_bias": block.attention_bias,
-            "rope_parameters": {**write_rope(position), "partial_rotary_factor": share},
+            "rope_parameters": {**write_rope(model.layers[0]), "partial_rotary_factor": share},
         }
 
     def steps(self, module: str, model: ModelConfig) -> tuple[Step, ...]:

@@ -71,7 +71,7 @@ class GraniteSWA(LlamaLike):
         block = model.block
         scale = model.hidden_size**0.5 if block.embedding_scale == "sqrt_hidden" else block.embedding_scale
         return {
-            "rope_parameters": write_rope(first_rotated(model).position),
+            "rope_parameters": write_rope(first_rotated(model)),
             "layer_rope_theta": [
                 spec.position.theta if isinstance(spec.position, RoPE) else 0.0 for spec in model.layers
             ],

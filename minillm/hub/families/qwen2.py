@@ -32,7 +32,7 @@ class QwenWindows(LlamaLike):
     def extra(self, model: ModelConfig) -> dict[str, Any]:
         window = written_window(model)
         return {
-            "rope_parameters": write_rope(first_rotated(model).position),
+            "rope_parameters": write_rope(first_rotated(model)),
             "use_sliding_window": window is not None,
             "sliding_window": window,
             "max_window_layers": model.num_hidden_layers,

@@ -51,7 +51,7 @@ class SmolLM3(LlamaLike):
     def extra(self, model: ModelConfig) -> dict[str, Any]:
         window = written_window(model)
         return {
-            "rope_parameters": write_rope(first_rotated(model).position),
+            "rope_parameters": write_rope(first_rotated(model)),
             "no_rope_layers": [int(spec.position.scheme != "nope") for spec in model.layers],
             "use_sliding_window": window is not None,
             "sliding_window": window,
