@@ -46,9 +46,20 @@ ROPE = st.fixed_dictionaries(
         ),
     },
 )
+LEARNED_BIASES: list[Any] = [
+    {"scheme": "alibi", "learned": True},
+    {"scheme": "t5", "num_buckets": 6, "max_distance": 15},
+    {"scheme": "t5", "num_buckets": 6, "max_distance": 15, "shared": False},
+]
+RELATIVE: list[Any] = [
+    "transformer_xl",
+    {"scheme": "shaw", "max_distance": 3},
+    {"scheme": "deberta", "max_distance": 4},
+    {"scheme": "deberta", "max_distance": 20, "position_buckets": 6, "terms": ["p2c"], "shared": True},
+]
 LAYER = st.fixed_dictionaries(
     {
-        "position": st.one_of(ROPE, st.sampled_from(["nope", "alibi"])),
+        "position": st.one_of(ROPE, st.sampled_from(["nope", "alibi", *LEARNED_BIASES, *RELATIVE])),
         "qk_norm": st.one_of(
             st.none(),
             st.fixed_dictionaries(
@@ -143,6 +154,8 @@ def plans(draw: st.DrawFn) -> Plan:
         layer["num_key_value_heads"] = min(layer["num_key_value_heads"], heads)
         if backend == "sdpa":
             layer["softcap"] = None  # refused otherwise
+            if layer["position"] in RELATIVE:
+                layer["position"] = "alibi"
     embedding = draw(st.sampled_from([None, None, None, "learned", *({"scheme": n, "scale": 0.5} for n in BY_RULE)]))
     return Plan(layers, draw(BLOCK), embedding, heads, draw(st.integers(2, LONGEST)), backend)
 
