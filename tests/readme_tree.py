@@ -17,7 +17,7 @@ START, END = "<!-- tree -->\n", "<!-- /tree -->"
 
 FOLDERS = {
     "conf": "YAML, every key commented: model (the arms), block, size, data, tokenizer, optim, schedule, trainer, ...",
-    "docs": "layer plans, position schemes with figures, every key, adding a scheme, known bugs and their tests, results",
+    "docs": "layer plans, position schemes with figures, every key, adding a scheme, known bugs, results",
     "benchmarks": "side by side measurements, each with dated result files",
     "tests": "mirrors minillm/",
 }

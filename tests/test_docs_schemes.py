@@ -17,8 +17,15 @@ from minillm.config.expand import DEFAULTS
 from minillm.config.parse import parse_config
 from minillm.config.schema import ModelConfig
 from minillm.model.decoder import build_model
-from minillm.position import SCHEMES, TEMPERATURES, EmbeddingScheme, scheme_class
+from minillm.position import SCHEMES, TEMPERATURES, EmbeddingScheme, LayerShape, scheme_class
+from minillm.position.alibi import ALiBi
+from minillm.position.deberta import DeBERTa
+from minillm.position.rope import RoPE
 from minillm.position.scaling import SCALINGS
+from minillm.position.shaw import Shaw
+from minillm.position.t5 import T5
+from minillm.position.transformer_xl import TransformerXLTerms
+from minillm.report.scheme_numbers import stand, table_row
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = sorted((DOCS / "schemes").glob("*.md"))
@@ -183,6 +190,32 @@ def test_an_embedding_is_unique_and_linear_in_a_shift_where_the_table_says_so(na
         before, after = table[:-shift], table[shift:]
         error = (before @ torch.linalg.lstsq(before, after, driver="gelsd").solution - after).abs().max()
         assert (error < 1e-4) == row["linear in a shift"].startswith("yes")
+
+
+def codes(name: str, distance: torch.Tensor) -> torch.Tensor:
+    """What a layer's scheme makes of each distance, a row each."""
+    if name in ("t5", "shaw", "deberta"):
+        scheme, size = {"t5": (T5(), 32), "shaw": (Shaw(), 17), "deberta": (DeBERTa(terms=("c2p",)), 128)}[name]
+        return table_row(scheme, distance, size)[:, None].double()
+    if name == "alibi":
+        return ALiBi().make(LayerShape(0, 8, 8, 4)).bias(*stand(distance))[0, :, 0].t().double()  # type: ignore[index]
+    if name == "transformer_xl":
+        terms = scheme_class(name, "test")().make(LayerShape(0, 4, 4, 8))
+        assert isinstance(terms, TransformerXLTerms)
+        return terms.waves(len(distance), torch.zeros((), dtype=torch.float64))
+    angle = distance.double()[:, None] * torch.tensor(RoPE().frequencies(32, 0), dtype=torch.float64)
+    return torch.cat((angle.cos(), angle.sin()), dim=-1)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in OURS if not issubclass(SCHEMES[name], EmbeddingScheme)))
+def test_a_scheme_tells_all_distances_apart_where_the_table_says_so(name: str) -> None:
+    unique = rows()[name]["unique"]
+    if name == "nope":
+        assert unique == "no, nothing is given"
+        return
+    code = codes(name, torch.arange(400))
+    nearest = torch.cdist(code, code).fill_diagonal_(torch.inf).min()
+    assert (nearest > 1e-4) == unique.startswith("yes")
 
 
 def test_every_figure_is_shown_and_every_link_leads_somewhere() -> None:
