@@ -78,7 +78,11 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
     check(data, tokenizer)
     _check_init(scalars, tokenizer)
     vocab_size = fields.convert(plain["model"].get("vocab_size"), int | None, "model.vocab_size")
-    if vocab_size is None:
+    if vocab_size is None and data.source == "task":
+        from minillm.data.tasks.data import task_of
+
+        vocab_size = len(task_of(data).vocabulary)
+    elif vocab_size is None:
         vocab_size = asked_vocab_size(tokenizer)  # tokenizer=file: the file says it
     model, warnings = _model(plain["model"], size, block, data.seq_len, vocab_size)
     choices = {str(k): str(v) for k, v in (plain.get("choices") or {}).items()}

@@ -88,7 +88,7 @@ class ModelConfig:
 class DataConfig:
     """Which text, cut how (`conf/data/`)."""
 
-    source: Literal["embedded", "files", "hub"]
+    source: Literal["embedded", "files", "hub", "task"]
     seq_len: int
     batch_size: int
     """Sequences per update, over all ranks and micro-batches."""
@@ -102,7 +102,9 @@ class DataConfig:
     """Field that holds the text, in jsonl, parquet and hub data."""
     held_out: int | float | None = None
     """Documents kept for validation: a count, or a share of the documents (at least one).
-    source=embedded: null, its eight are fixed."""
+    source=embedded: null, its eight are fixed. source=task: how many samples a validation reads."""
+    task: dict[str, Any] | None = None
+    """source=task: {name: needle, ...} with the task's own fields; see `minillm.data.tasks`."""
     document_mask: bool = True
     """Packed documents do not see each other."""
     num_workers: int = 0
@@ -114,11 +116,12 @@ class DataConfig:
 class TokenizerConfig:
     """Byte-level BPE (`conf/tokenizer/`): trained on the training documents, or loaded."""
 
-    source: Literal["train", "file", "init_from"]
-    """init_from is what a run that begins with given weights writes here: their own, kept as its tokenizer.json."""
+    source: Literal["train", "file", "task", "init_from"]
+    """task: the words of data.task. init_from is what a run that begins with given weights writes here: their own,
+    kept as its tokenizer.json."""
     vocab_size: int | None = None
     """source=train: the asked size; what the corpus gives may be smaller, which is reported and used.
-    source=file or init_from: null, the file decides."""
+    source=file, task or init_from: null, the file or the task decides."""
     path: str | None = None
     """source=file: a tokenizer.json."""
     bos_token: str | None = None
@@ -169,7 +172,8 @@ class TrainerConfig:
     """step-N.ckpt files kept beside last.ckpt; null keeps all."""
     log_every: int = 1
     sample_every: int | None = 200
-    sample_prompt: str = "The "
+    sample_prompt: str | None = None
+    """null: "The ", or a held-out problem of a task."""
     sample_tokens: int = 64
     loss_spike: float | None = 3.0
     """Stop when the loss exceeds its running mean by this many nats; null only stops at NaN."""

@@ -58,26 +58,15 @@ class _Updates(Dataset[Batch]):
         return stack([self.windows.window(i) for i in self.indices(update)])
 
 
-class BatchLoader:
+class UpdateLoader:
     """The training batches of one rank: `num_batches` updates in all, counted from the start of the run."""
 
-    def __init__(
-        self,
-        windows: Windows,
-        batch_size: int,
-        seed: int,
-        num_batches: int,
-        rank: int = 0,
-        world_size: int = 1,
-        num_workers: int = 0,
-    ) -> None:
-        """`batch_size` is the global one, over all ranks. Workers only prefetch: they change no batch."""
-        if len(windows) == 0:
-            raise ValueError("No window to train on.")
+    def __init__(self, updates: Dataset[Batch], num_batches: int, num_workers: int) -> None:
+        """`updates[u]` is the batch of update u. Workers only prefetch: they change no batch."""
         self.num_batches = num_batches
         self.num_workers = num_workers
         self.next_update = 0
-        self._updates = _Updates(windows, batch_size, seed, rank_rows(batch_size, rank, world_size))
+        self._batches = updates
 
     def __len__(self) -> int:
         """Updates of the whole run, also after a resume: Lightning counts from the start."""
@@ -87,7 +76,7 @@ class BatchLoader:
         """Batches from `next_update` on. An exhausted loader yields nothing more."""
         remaining = range(self.next_update, self.num_batches)
         loader: DataLoader[Batch] = DataLoader(
-            self._updates,
+            self._batches,
             batch_size=None,
             sampler=remaining,
             num_workers=self.num_workers,
@@ -99,10 +88,6 @@ class BatchLoader:
             self.next_update = update + 1
             yield batch
 
-    def window_indices(self, update: int) -> list[int]:
-        """The windows behind this rank's rows of `update`."""
-        return self._updates.indices(update)
-
     def state_dict(self) -> dict[str, int]:
         """`next_update`: the first update whose batch has not been handed over."""
         return {"next_update": self.next_update}
@@ -110,6 +95,30 @@ class BatchLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take effect at the next `iter`; workers start only then, so none has prefetched from the old place."""
         self.next_update = int(state["next_update"])
+
+
+class BatchLoader(UpdateLoader):
+    """The training batches of text: windows in the order of `minillm.data.windows.order`."""
+
+    def __init__(
+        self,
+        windows: Windows,
+        batch_size: int,
+        seed: int,
+        num_batches: int,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+    ) -> None:
+        """`batch_size` is the global one, over all ranks."""
+        if len(windows) == 0:
+            raise ValueError("No window to train on.")
+        self._updates = _Updates(windows, batch_size, seed, rank_rows(batch_size, rank, world_size))
+        super().__init__(self._updates, num_batches, num_workers)
+
+    def window_indices(self, update: int) -> list[int]:
+        """The windows behind this rank's rows of `update`."""
+        return self._updates.indices(update)
 
 
 class _ValBatches(Dataset[Batch]):

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +26,14 @@ from filelock import FileLock, Timeout
 from minillm.config.schema import DataConfig, TokenizerConfig
 from minillm.data.build import RULES, build, need_a_block
 from minillm.data.check import check
+from minillm.data.loader import BatchLoader, ValLoader, val_batches
 from minillm.data.progress import say
+from minillm.data.prompt import Prompt
 from minillm.data.shards import TokenShards
 from minillm.data.sources import open_source
 from minillm.data.split import Split, plan_split
 from minillm.data.tokenizer import Tokenizer, load_from_config
+from minillm.data.windows import Windows
 from minillm.errors import MinillmError
 
 
@@ -48,6 +51,16 @@ class Prepared:
     """Whether the cache had it."""
 
     @property
+    def fingerprint(self) -> str:
+        """Of text, tokenizer and rules."""
+        return self.folder.name
+
+    @property
+    def tokens_per_byte(self) -> float:
+        """Of the held-out text: turns nats per token into bits per byte."""
+        return (self.val.num_tokens - 1) / self.val.num_bytes
+
+    @property
     def notes(self) -> list[str]:
         """What the user should be told: a smaller vocabulary than asked, dropped documents, ..."""
         return list(self.manifest["notes"])
@@ -56,6 +69,28 @@ class Prepared:
     def xz_bits_per_byte(self) -> float:
         """Of the held-out text (its first 16 MB): what a model's bits per byte stand beside."""
         return float(self.manifest["xz_bits_per_byte"])
+
+    def describe(self, count: Callable[[float], str]) -> str:
+        """For the lines at a run's start; `count` writes a number."""
+        train, val = (count(shards.num_tokens) for shards in (self.train, self.val))
+        return f"{self.manifest['description']}: {train} training tokens, {val} held out"
+
+    def train_loader(
+        self, data: DataConfig, seed: int, num_batches: int, rank: int = 0, world_size: int = 1
+    ) -> BatchLoader:
+        """The training batches of one rank."""
+        windows = Windows(self.train, data.seq_len, data.document_mask)
+        return BatchLoader(windows, data.batch_size, seed, num_batches, rank, world_size, data.num_workers)
+
+    def val_loader(self, data: DataConfig, rank: int = 0, world_size: int = 1, limit: int | None = None) -> ValLoader:
+        """The held-out batches of one rank, the first `limit` of them."""
+        windows = Windows(self.val, data.seq_len, data.document_mask)
+        return val_batches(windows, data.batch_size, rank, world_size, limit)
+
+    def prompt(self, text: str | None, new_tokens: int) -> Prompt:
+        """What text samples begin with; null is "The "."""
+        text = "The " if text is None else text
+        return Prompt(self.tokenizer.encode(text, bos=True), text, new_tokens)
 
 
 def prepare(data: DataConfig, tokenizer: TokenizerConfig, given: Tokenizer | None = None) -> Prepared:

@@ -25,7 +25,7 @@ from minillm.training.run_folder import RunFolder
 from minillm.training.train_only import trained_sizes
 
 if TYPE_CHECKING:
-    from minillm.data import Prepared
+    from minillm.data import TrainingData
     from minillm.training.init_from import Start
 
 METRIC = "final/loss"
@@ -98,7 +98,7 @@ def _lead(cfg: Config, overrides: Sequence[str], sweep_dir: Path | None, tell: C
         prepared = prepared or _prepare(cfg, folder, start)
         init_from.check_vocabulary(cfg, prepared.tokenizer)
         real = dataclasses.replace(cfg, model=begin.real_model(cfg, prepared.tokenizer))
-        data = prepared.folder.name  # the fingerprint of text, tokenizer and rules
+        data = prepared.fingerprint
         if decision.checkpoint is not None:
             resume.check_data(folder, data, cfg.resume)
             if cfg.resume == "force":
@@ -152,12 +152,12 @@ def _train(cfg: Config, folder: RunFolder, resume_from: Path | None, in_sweep: b
     return train_rank(cfg, folder.path, resume_from)
 
 
-def _prepare(cfg: Config, folder: RunFolder, start: Start | None) -> Prepared:
-    from minillm.data import prepare
+def _prepare(cfg: Config, folder: RunFolder, start: Start | None) -> TrainingData:
+    from minillm.data import open_data
     from minillm.training.begin import own_tokenizer
 
     own = own_tokenizer(cfg, folder.path) if start is None else start.source.tokenizer
-    return prepare(cfg.data, cfg.tokenizer, own)
+    return open_data(cfg.data, cfg.tokenizer, own)
 
 
 def _lengths(cfg: Config, folder: RunFolder) -> str | None:

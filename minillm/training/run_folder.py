@@ -148,7 +148,7 @@ class RunFolder:
             raise MinillmError(f"{self.result} is not JSON. Delete it to go on from the newest checkpoint.") from None
         return dict(result)
 
-    def write_result(self, metrics: Mapping[str, float], max_steps: int, xz_bits_per_byte: float) -> None:
+    def write_result(self, metrics: Mapping[str, float], max_steps: int, xz_bits_per_byte: float | None) -> None:
         """Record the end of a part of the run; it is complete once `step` has reached `max_steps`."""
         step = int(metrics["step"])
         result = {

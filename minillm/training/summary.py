@@ -15,10 +15,10 @@ from minillm.training.resume import Decision
 from minillm.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from minillm.data import Prepared
+    from minillm.data import TrainingData
 
 
-def start(cfg: Config, folder: RunFolder, decision: Decision, prepared: Prepared) -> str:
+def start(cfg: Config, folder: RunFolder, decision: Decision, prepared: TrainingData) -> str:
     """The plan, what it costs, the data, and where the run begins. `cfg.model` has the real vocabulary size."""
     total = cost(cfg.model, cfg.data.seq_len)
     steps = cfg.trainer.max_steps
@@ -29,8 +29,7 @@ def start(cfg: Config, folder: RunFolder, decision: Decision, prepared: Prepared
         "",
         f"parameters   {count(total.parameters)}, {count(total.flops_per_token)} FLOPs per token",
         *([] if cfg.train_only is None else [f"trained      {train_only.describe(cfg.model, cfg.train_only)}"]),
-        f"data         {prepared.manifest['description']}: {count(prepared.train.num_tokens)} training tokens, "
-        f"{count(prepared.val.num_tokens)} held out, vocabulary {cfg.model.vocab_size}",
+        f"data         {prepared.describe(count)}, vocabulary {cfg.model.vocab_size}",
         *(f"note:        {note}" for note in prepared.notes),
         f"steps        {steps} of {cfg.data.batch_size} x {cfg.data.seq_len} tokens",
         f"run folder   {folder.path}",
@@ -54,6 +53,9 @@ def end(cfg: Config, folder: RunFolder, metrics: Mapping[str, float], xz: float 
     if f"{when}/bits_per_byte" in metrics:
         beside = "" if xz is None else f" (xz -9e on the same text: {xz:.3f})"
         lines.append(f"bits per byte     {metrics[f'{when}/bits_per_byte']:.3f}{beside}")
+    if f"{when}/token_accuracy" in metrics:
+        right, exact = metrics[f"{when}/token_accuracy"], metrics[f"{when}/exact"]
+        lines.append(f"accuracy          {right:.3f} of answer tokens, {exact:.3f} of samples with all answers right")
     if lengths is not None:
         lines += ["", lengths.rstrip(), ""]
     sample = last_sample(folder.samples)

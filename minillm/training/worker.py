@@ -23,7 +23,7 @@ from lightning.pytorch.loggers import Logger
 
 from minillm.attention.backends import choose
 from minillm.config.schema import Config, ModelConfig
-from minillm.data import BatchLoader, Prepared, Windows, prepare, val_batches
+from minillm.data import TrainingData, open_data
 from minillm.errors import Interrupted
 from minillm.training import ranks
 from minillm.training.begin import own_tokenizer, real_model
@@ -33,6 +33,7 @@ from minillm.training.callbacks.logger import ToLoggers
 from minillm.training.callbacks.metrics_file import MetricsFile
 from minillm.training.callbacks.progress import ProgressLine
 from minillm.training.callbacks.sample import Samples
+from minillm.training.callbacks.task_validation import TaskValidation
 from minillm.training.callbacks.validation import Validation
 from minillm.training.checkpoint_io import read_checkpoint, remove_unfinished
 from minillm.training.loggers import close_loggers, make_loggers, wandb_id_of
@@ -56,7 +57,7 @@ def train_rank(cfg: Config, run_dir: Path, resume_from: Path | None) -> dict[str
     """
     _quiet_lightning()
     run_dir.mkdir(parents=True, exist_ok=True)
-    data = prepare(cfg.data, cfg.tokenizer, own_tokenizer(cfg, run_dir))
+    data = open_data(cfg.data, cfg.tokenizer, own_tokenizer(cfg, run_dir))
     checkpoint = None
     if resume_from is not None:
         # Under FSDP only the first rank's tensors are used, and the others need not have the memory for them.
@@ -86,7 +87,7 @@ def train_rank(cfg: Config, run_dir: Path, resume_from: Path | None) -> dict[str
 def _fit(
     cfg: Config,
     run_dir: Path,
-    data: Prepared,
+    data: TrainingData,
     checkpoint: dict[str, Any] | None,
     stop_at: int,
     signals: StopSignals,
@@ -110,15 +111,10 @@ def _fit(
 
     fixed = fixed_facts(cfg, model.vocab_size, data.tokenizer.to_json(), decided, wandb_id)
     module = TrainingModule(cfg, model, precision, signals, fixed, checkpoint)
-    windows = Windows(data.train, cfg.data.seq_len, cfg.data.document_mask)
-    train = BatchLoader(
-        windows, cfg.data.batch_size, cfg.seed, cfg.trainer.max_steps, rank, world_size, cfg.data.num_workers
-    )
+    train = data.train_loader(cfg.data, cfg.seed, cfg.trainer.max_steps, rank, world_size)
     train.load_state_dict({"next_update": start})
-    held_out = Windows(data.val, cfg.data.seq_len, cfg.data.document_mask)
-    some, every = (
-        val_batches(held_out, cfg.data.batch_size, rank, world_size, limit) for limit in (cfg.trainer.val_batches, None)
-    )
+    some, every = (data.val_loader(cfg.data, rank, world_size, limit) for limit in (cfg.trainer.val_batches, None))
+    validation = Validation if cfg.data.source != "task" else TaskValidation
     trainer = pl.Trainer(
         accelerator=accelerator,
         devices=cfg.trainer.devices,
@@ -132,11 +128,15 @@ def _fit(
         num_sanity_val_steps=0,
         logger=loggers or False,
         callbacks=[
-            Validation(some, every, tokens_per_byte=(data.val.num_tokens - 1) / data.val.num_bytes),
+            validation(some, every, data.tokens_per_byte),
             MetricsFile(run_dir / "metrics.jsonl"),
             ToLoggers(),
             *([ProgressLine(stop_at)] if cfg.trainer.progress_bar else []),
-            Samples(run_dir / "samples.txt", data.tokenizer),
+            Samples(
+                run_dir / "samples.txt",
+                data.tokenizer,
+                data.prompt(cfg.trainer.sample_prompt, cfg.trainer.sample_tokens),
+            ),
             Checkpoints(run_dir / "checkpoints", stop_at),
         ],
         enable_checkpointing=False,

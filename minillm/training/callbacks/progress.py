@@ -76,4 +76,6 @@ class ProgressLine(AfterUpdate):
 def held_out(point: dict[str, float]) -> str:
     """The held-out numbers of a point in words."""
     prefix = "val" if "val/loss" in point else "final"
-    return f"held-out loss {point[f'{prefix}/loss']:.3f}, {point[f'{prefix}/bits_per_byte']:.3f} bits per byte"
+    said = {name: point.get(f"{prefix}/{name}") for name in ("bits_per_byte", "token_accuracy", "exact")}
+    others = (f", {value:.3f} {name.replace('_', ' ')}" for name, value in said.items() if value is not None)
+    return f"held-out loss {point[f'{prefix}/loss']:.3f}{''.join(others)}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 from torch.distributed.fsdp import FSDPModule
 
+from minillm.data.prompt import Prompt
 from minillm.data.tokenizer import Tokenizer
 from minillm.generation import generate
 from minillm.training import ranks
@@ -22,11 +23,12 @@ _HEADER = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
 
 
 class Samples(AfterUpdate):
-    """Continues `trainer.sample_prompt` every `sample_every` steps and at the end; the same seed each time."""
+    """Continues `prompt` every `sample_every` steps and at the end; the same seed each time."""
 
-    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
+    def __init__(self, path: Path, tokenizer: Tokenizer, prompt: Prompt) -> None:
         self.path = path
         self.tokenizer = tokenizer
+        self.prompt = prompt
 
     def act(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         settings = module.cfg.trainer
@@ -42,18 +44,19 @@ class Samples(AfterUpdate):
             ranks.say(f"step {module.step} sample: {text!r}")
 
     def sample(self, module: TrainingModule) -> str:
-        """The prompt and its continuation."""
-        settings = module.cfg.trainer
-        prompt = self.tokenizer.encode(settings.sample_prompt, bos=True)
+        """The prompt and its continuation, and beside a wrong one what is right."""
+        prompt = self.prompt
         with whole(module.decoder), module.precision.autocast():
             (new,) = generate(
                 module.decoder,
-                [prompt],
-                max_new_tokens=settings.sample_tokens,
-                temperature=TEMPERATURE,
+                [prompt.ids],
+                max_new_tokens=prompt.new_tokens,
+                temperature=0.0 if prompt.greedy else TEMPERATURE,
                 seed=module.cfg.seed,
             )
-        return settings.sample_prompt + self.tokenizer.decode(new)
+        text = self.tokenizer.decode(new)
+        beside = "" if prompt.right in (None, text) else f" (right: {prompt.right})"
+        return prompt.shown + text + beside
 
 
 def keep_up_to(path: Path, step: int) -> None:
