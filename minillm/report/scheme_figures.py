@@ -122,7 +122,7 @@ def _tables() -> Any:
     left.axvline(128, color=FAINT, ls=":", lw=1)
     left.annotate("max_distance", (128, 2), xytext=(3, 0), textcoords="offset points", fontsize=8, color=INK)
     left.annotate(
-        "one bucket per distance", (15, 15), xytext=(30, 8), fontsize=8, color=INK,
+        "one bucket per distance up to here", (15, 15), xytext=(30, 8), fontsize=8, color=INK,
         arrowprops={"arrowstyle": "-", "color": FAINT},
     )  # fmt: skip
     left.set(title="T5: 32 buckets up to 128", xlabel="distance (tokens)", ylabel="bucket", ylim=(0, 33))
@@ -142,7 +142,7 @@ def _tables() -> Any:
 
 
 def _masks() -> Any:
-    figure, axes = panels(5, width=11, height=2.75)
+    figure, axes = panels(5, width=11, height=3.0)
     length = 16
     documents = torch.tensor([[0] * 5 + [1] * 7 + [2] * 4])
     cases = (
