@@ -10,21 +10,22 @@ import dataclasses
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from minillm.config.schema import Config
+from minillm.data.tasks.data import RULES, task_of
 from minillm.errors import MinillmError
-from minillm.evaluation import cost, length_perplexity, store
+from minillm.evaluation import cost, length_perplexity, recall, store
 from minillm.evaluation.attention import suite as attention
 from minillm.evaluation.documents import Documents, from_files, held_out
 from minillm.evaluation.progress import Progress
 from minillm.evaluation.runs import OpenRun, Run, find_runs, open_run
-from minillm.evaluation.settings import EvalConfig, default_config
-from minillm.evaluation.table import plain_length_table
+from minillm.evaluation.settings import EvalConfig, default_config, settings_of
+from minillm.evaluation.table import plain_length_table, plain_recall_table
 
 Result = dict[str, Any]
 
@@ -42,6 +43,8 @@ class Evaluation:
     num_parameters: int
     results: dict[str, Result]
     """By suite: {suite, settings, rows, seconds}."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Suites that do not apply to this run, with the reason."""
 
 
 def evaluate(run: Run, config: EvalConfig, say: Callable[[str], None] = print) -> Evaluation:
@@ -53,9 +56,13 @@ def evaluate(run: Run, config: EvalConfig, say: Callable[[str], None] = print) -
     device = choose_device(config.device)
     opened = open_run(run, config.variants.get(run.variant) if run.variant is not None else None)
     opened.model.to(device)
-    results = {}
-    for suite in config.suites:
-        results[suite] = _reuse_or_measure(suite, opened, config, device, say)
+    results, skipped = {}, {}
+    for suite in _own_suites(opened, config):
+        try:
+            results[suite] = _reuse_or_measure(suite, opened, config, device, say)
+        except NotApplicable as reason:
+            skipped[suite] = str(reason)
+            say(f"{run.name}: {suite} is left out: {reason}")
     return Evaluation(
         run=run,
         config=opened.config,
@@ -63,17 +70,27 @@ def evaluate(run: Run, config: EvalConfig, say: Callable[[str], None] = print) -
         decided=opened.decided,
         num_parameters=sum(p.numel() for p in opened.model.parameters()),
         results=results,
+        skipped=skipped,
     )
 
 
 def length_table(run_dir: str | Path) -> str:
-    """Loss at 1x to 16x the training length as text: measured now with the shipped settings, or read if it was.
+    """Loss, or a task's accuracy, at 1x to 16x the training length as text: measured now with the shipped settings, or
+    read if it was.
 
-    Also writes `eval/length_perplexity.json`, which eval.py with the same settings then reuses.
+    Also writes `eval/length_perplexity.json` (or `eval/<task>.json`), which eval.py with the same settings then reuses.
     """
-    config = default_config([str(run_dir)], ["length_perplexity"])
+    config = default_config([str(run_dir)], ["recall"])
     (run,) = find_runs(config.runs)
+    results = evaluate(run, config, say=lambda text: None).results
+    if results:
+        return plain_recall_table(*results.values())
+    config = dataclasses.replace(config, suites=("length_perplexity",))
     return plain_length_table(evaluate(run, config, say=lambda text: None).results["length_perplexity"])
+
+
+class NotApplicable(MinillmError):
+    """A suite means nothing for this run; the comparison goes on without it."""
 
 
 def choose_device(asked: str) -> str:
@@ -119,15 +136,23 @@ def _length_perplexity(opened: OpenRun, config: EvalConfig, device: str) -> Work
 
 def _attention(opened: OpenRun, config: EvalConfig, device: str) -> Work:
     own = config.suite.attention
-    documents = _documents(opened, config)
-    source = attention.Text(documents.ids, own)
-    used = sorted({i for multiple in own.lengths for i in source.used(multiple * opened.train_length)})
-    settings = {
-        "source": documents.source,
-        "cases": source.name,
-        "documents": [documents.names[i] for i in used],
-        "documents_digest": documents.digest(used),
-    }
+    source: attention.Source
+    settings: dict[str, Any]
+    if opened.config.data.source == "task":
+        from minillm.data.tasks import task_from_plain
+
+        source = attention.Recall(task_from_plain(opened.config.data.task), own)
+        settings = {"source": source.name, "task": opened.config.data.task}
+    else:
+        documents = _documents(opened, config)
+        source = attention.Text(documents.ids, own)
+        used = sorted({i for multiple in own.lengths for i in source.used(multiple * opened.train_length)})
+        settings = {
+            "source": documents.source,
+            "cases": source.name,
+            "documents": [documents.names[i] for i in used],
+            "documents_digest": documents.digest(used),
+        }
 
     def measure(progress: Callable[[int], None]) -> list[dict[str, Any]]:
         return attention.measure(opened.model, opened.train_length, own, source, device, config.precision, progress)
@@ -144,20 +169,45 @@ def _cost(opened: OpenRun, config: EvalConfig, device: str) -> Work:
     return Work(machine(device), 2 * len(own.lengths), measure)
 
 
+def _recall(opened: OpenRun, config: EvalConfig, device: str) -> Work:
+    own = config.suite.recall
+    data = opened.config.data
+    if data.source != "task":
+        raise NotApplicable("it was trained on text, not on a task.")
+    task = task_of(data)
+
+    def measure(progress: Callable[[int], None]) -> list[dict[str, Any]]:
+        return recall.measure(
+            opened.model, task, opened.train_length, own, opened.model.layer_specs, device, config.precision, progress
+        )
+
+    return Work({"task": data.task, "rules": RULES}, recall.total_tokens(opened.train_length, own), measure)
+
+
+def _own_suites(opened: OpenRun, config: EvalConfig) -> list[str]:
+    """The suites asked for; `recall` is that of the run's task."""
+    task = (opened.config.data.task or {}).get("name", "recall")
+    return list(dict.fromkeys(task if suite == "recall" else suite for suite in config.suites))
+
+
 SUITES: dict[str, Callable[[OpenRun, EvalConfig, str], Work]] = {
     "length_perplexity": _length_perplexity,
     "attention": _attention,
     "cost": _cost,
+    "recall": _recall,
 }
-"""How each suite of `SuiteSettings` is prepared for a run."""
+"""How each suite of `SuiteSettings` is prepared for a run; those named after tasks are prepared as `recall`."""
 
 
 def _reuse_or_measure(
     suite: str, opened: OpenRun, config: EvalConfig, device: str, say: Callable[[str], None]
 ) -> Result:
-    run, work = opened.run, SUITES[suite](opened, config, device)
+    asked = opened.config.data.task
+    if suite not in SUITES and asked is not None and asked["name"] != suite:
+        raise NotApplicable(f"it was trained on the task {asked['name']}.")
+    run, work = opened.run, SUITES.get(suite, _recall)(opened, config, device)
     settings = {
-        **dataclasses.asdict(getattr(config.suite, suite)),
+        **dataclasses.asdict(settings_of(config.suite, suite)),
         **_common(opened, config, device),
         **work.settings,
     }
@@ -174,6 +224,8 @@ def _reuse_or_measure(
 
 
 def _documents(opened: OpenRun, config: EvalConfig) -> Documents:
+    if opened.config.data.source == "task":
+        raise NotApplicable("it was trained on a task and knows no text. suites=[recall] measures it.")
     if config.documents is None:
         return held_out(opened)
     data = opened.config.data

@@ -9,6 +9,7 @@ says nothing of the training seed; both are stated wherever the numbers are show
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ import numpy as np
 
 DRAWS = 4000
 LEVEL = 0.95
+Z = 1.959963984540054
+"""Two-sided quantile of the normal distribution at LEVEL."""
 
 
 class Estimate(NamedTuple):
@@ -44,6 +47,33 @@ def paired_difference(
         np.asarray(base_sums, np.float64),
         np.asarray(base_counts, np.float64),
     )
+
+
+def wilson(value: float, n: float) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share `value` among `n` independent trials; never empty, never outside 0..1."""
+    centre = (value + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * math.sqrt(value * (1 - value) / n + Z**2 / (4 * n**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def clustered_share(hits: Sequence[float], counts: Sequence[int]) -> Estimate:
+    """A share of hits, by cluster: `hits[c]` of the `counts[c]` trials of cluster c. n is the number of trials.
+
+    The interval is Wilson's, for as many independent trials as the clusters are worth: the number of trials over the
+    design effect, the variance of the share between clusters against that of independent trials (never below 1). Where
+    all trials agree the data say nothing of it, and each cluster counts once.
+    """
+    sums, sizes = np.asarray(hits, np.float64), np.asarray(counts, np.float64)
+    n = int(sizes.sum())
+    if n == 0:
+        return Estimate(None, 0, None, None)
+    value = float(sums.sum() / n)
+    clusters = len(sizes)
+    effective = float(clusters)
+    if 0 < value < 1 and clusters > 1:
+        between = clusters / (clusters - 1) * float(((sums - value * sizes) ** 2).sum()) / n**2
+        effective = n / max(1.0, between / (value * (1 - value) / n))
+    return Estimate(value, n, *wilson(value, effective))
 
 
 def _estimate(

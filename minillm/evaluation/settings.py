@@ -128,12 +128,37 @@ class AttentionSettings:
 
 
 @dataclass(frozen=True)
+class RecallSettings:
+    """`suite.recall`: the suites named after tasks. Lengths are multiples of the training length."""
+
+    lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Rising, from 1: what a model does at its training length says whether the others mean anything."""
+    samples: int = 256
+    """Test samples at each length."""
+    depths: int = 4
+    """Bins of equal width for where a needle lies."""
+    batch_tokens: int = 8192
+    """Most tokens in one forward pass (a longer sample goes alone)."""
+
+    def check(self, where: str) -> None:
+        """As LengthPerplexitySettings.check."""
+        rising_multiples(self.lengths, f"{where}.lengths")
+        if self.lengths[0] != 1:
+            raise ConfigError(f"{where}.lengths = {list(self.lengths)}: must begin with 1, the training length.")
+        at_least_one(self, where, "samples", "depths", "batch_tokens")
+
+
+@dataclass(frozen=True)
 class SuiteSettings:
-    """A suite is a field here, a file of that name in `conf/suite/`, and an entry in `evaluate.SUITES`."""
+    """A suite is a field here, a file of that name in `conf/suite/`, and an entry in `evaluate.SUITES`.
+
+    Suites named after tasks (needle, copy, ...) share the field `recall`.
+    """
 
     length_perplexity: LengthPerplexitySettings
     attention: AttentionSettings
     cost: CostSettings
+    recall: RecallSettings
 
 
 SUITES = tuple(SuiteSettings.__dataclass_fields__)
@@ -191,13 +216,25 @@ def check(config: EvalConfig) -> None:
     if not config.suites:
         raise ConfigError(f"suites: none given. Known: {', '.join(SUITES)}.")
     for name in config.suites:
-        if name not in SUITES:
-            raise ConfigError(f"suites: unknown suite '{name}'.{nearest(name, SUITES)} Known: {', '.join(SUITES)}.")
+        if name not in SUITES and name not in (known := [*SUITES, *task_names()]):
+            raise ConfigError(f"suites: unknown suite '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
     for name in SUITES:
         getattr(config.suite, name).check(f"suite.{name}")
     variants.check(config.variants)
     if config.num_threads is not None and config.num_threads < 1:
         raise ConfigError(f"num_threads = {config.num_threads}: must be 1 or more.")
+
+
+def task_names() -> list[str]:
+    """The suites that share `suite.recall`; `recall` itself stands for the task that a run was trained on."""
+    from minillm.data.tasks import TASKS  # imported late: --help and most errors need no torch
+
+    return list(TASKS)
+
+
+def settings_of(suite: SuiteSettings, name: str) -> Any:
+    """The settings of the suite `name`."""
+    return getattr(suite, name if name in SUITES else "recall")
 
 
 def rising_multiples(lengths: Sequence[int], where: str) -> None:

@@ -1,8 +1,8 @@
-"""Loss against length as plain text, for the end of a training run."""
+"""Loss or accuracy against length as plain text, for the end of a training run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NAMES = {
@@ -40,6 +40,48 @@ def plain_length_table(result: Mapping[str, Any]) -> str:
         if changes:
             lines.append(_line("  change", [_value(changes.get(n), signed=True) for n in lengths]))
     return "\n".join(lines)
+
+
+def plain_recall_table(result: Mapping[str, Any]) -> str:
+    """A task's result as a table: accuracy and exact match, a column per length.
+
+    A model that has not learned the task at its training length is called undertrained: what it does beyond says
+    nothing of its plan.
+    """
+    settings = result["settings"]
+    rows = [r for r in result["rows"] if r["depth"] is None and r["reach"] is None]
+    lengths = sorted({r["length"] for r in rows})
+    learned = learnt(rows)
+    lines = [
+        f"{settings['task']['name']} by length, {settings['samples']} samples "
+        f"(training length {settings['train_length']} tokens)",
+        _line("tokens", [str(n) for n in lengths]),
+        _line("", [f"{n / settings['train_length']:g}x" for n in lengths]),
+    ]
+    for metric, name in (("token_accuracy", "answer tokens"), ("exact", "whole samples")):
+        by_length = {r["length"]: r for r in rows if r["metric"] == metric}
+        cells = [_value(by_length.get(n)) if learned or n == lengths[0] else "" for n in lengths]
+        lines.append(_line(name, cells).rstrip())
+    if not learned:
+        lines.append(f"undertrained: below {LEARNT:.0%} at the training length, so longer samples say nothing")
+    return "\n".join(lines)
+
+
+LEARNT = 0.98
+"""Share of answer tokens, at the training length, from which a model counts as having learned its task."""
+
+
+def learnt(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether these rows of a task's suite are of a model that learned it."""
+    first = next(
+        (
+            r
+            for r in rows
+            if r["metric"] == "token_accuracy" and r["multiple"] == 1 and r["depth"] is r["reach"] is None
+        ),
+        None,
+    )
+    return first is not None and first["value"] is not None and first["value"] >= LEARNT
 
 
 def _line(name: str, cells: list[str]) -> str:
