@@ -35,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export = commands.add_parser("export", help="write a run or checkpoint as a Hugging Face folder")
     export.add_argument("run", metavar="RUN", help="a run folder or a checkpoint file")
     export.add_argument("out", metavar="OUT", help="the folder to write")
-    export.add_argument("--family", help="the family to write; default: the plainest that says the plan exactly")
+    export.add_argument(
+        "--family",
+        help="the family to write; default: the plainest that says the plan exactly, else this project's own (minillm)",
+    )
     imported = commands.add_parser("import", help="write a Hugging Face folder as a run, for eval.py and minillm.load")
     imported.add_argument("folder", metavar="FOLDER", help="a folder with config.json, safetensors and tokenizer.json")
     imported.add_argument("out", metavar="OUT", help="the run folder to write")
@@ -55,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from minillm.hub.runs import export as write
 
             family = write(given.run, given.out, given.family)
+            if family.by_name_only and given.family is None:
+                print(why_none(given.out))
             print(f"{given.out}: {family.architecture} ({family.name}), model.safetensors and tokenizer")
     except MinillmError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
@@ -88,6 +93,18 @@ def shown(path: str, text_only: bool = False) -> str:
         layer_table(model, length, bytes_per_value=2),
     ]
     return "\n".join([*lines, *(f"Warning: {warning}" for warning in warnings)])
+
+
+def why_none(path: str) -> str:
+    """Why a folder in this project's own form is in no other family's."""
+    from minillm.hub.api import read_plan
+    from minillm.hub.choose import NoFamily, choose
+
+    _, model, _ = read_plan(path)
+    try:
+        return f"{choose(model).name} expresses this model exactly."
+    except NoFamily as error:
+        return str(error)
 
 
 def listed() -> str:

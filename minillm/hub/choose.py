@@ -7,6 +7,11 @@ from minillm.errors import MinillmError
 from minillm.hub.family import Family, families
 from minillm.hub.family import family as family_of
 
+
+class NoFamily(MinillmError):
+    """No family expresses a plan; the message says for each, layer by layer, why."""
+
+
 NEAREST = 3
 """Families whose every reason is told; of the others only the first."""
 
@@ -15,7 +20,8 @@ def choose(model: ModelConfig, name: str | None = None) -> Family:
     """The plainest family that expresses `model` exactly, or the one asked for by `name`.
 
     Raises:
-        MinillmError: none does, or the named one does not: per family the reasons, layer by layer, nearest first.
+        NoFamily: none does: per family the reasons, layer by layer, nearest first.
+        MinillmError: the named one does not, with the reasons.
     """
     if name is not None:
         asked = family_of(name)
@@ -39,4 +45,4 @@ def choose(model: ModelConfig, name: str | None = None) -> Family:
         told = reasons if place < NEAREST else [*reasons[:1], *([f"and {count - 1} more"] if count > 1 else [])]
         lines.append(f"  {one.name}: {'; '.join(told)}")
     lines.append("This project's own form holds any plan: family='minillm' (--family minillm on the command line).")
-    raise MinillmError("\n".join(lines))
+    raise NoFamily("\n".join(lines))

@@ -191,12 +191,13 @@ class MinillmForCausalLM(PreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # `forward` makes the cache
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **given: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
         """Those of the tokens that the cache has not seen."""
-        past = given.get(CACHE)
+        # `kwargs` by that name: with it transformers takes the arguments of `forward` for those of `generate`.
+        past = kwargs.get(CACHE)
         seen = 0 if past is None else past.get_seq_length()
         names = ("attention_mask", "use_cache", "logits_to_keep", CACHE)
-        kept = {name: given[name] for name in names if given.get(name) is not None}
+        kept = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
         return {"input_ids": input_ids[:, seen:], **kept}
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from minillm.errors import MinillmError
-from minillm.hub.choose import choose
+from minillm.hub.choose import NoFamily, choose
 from minillm.hub.convert import tensors_of
 from minillm.hub.family import Family
 from minillm.hub.folder import INDEX, WEIGHTS
@@ -76,11 +76,17 @@ def _write(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def export(run: str | Path, out: str | Path, family: str | None = None) -> Family:
-    """A run folder or checkpoint as a Hugging Face folder, tokenizer included."""
+    """A run folder or checkpoint as a Hugging Face folder, tokenizer included; returns the family that was written.
+
+    Without `family` that is the plainest that says the plan exactly, and where none does this project's own form.
+    """
     from minillm.checkpoint import load as load_run
 
     model, tokenizer = load_run(run)
-    return save(model, out, tokenizer, family)
+    try:
+        return save(model, out, tokenizer, family)
+    except NoFamily:
+        return save(model, out, tokenizer, "minillm")
 
 
 def import_run(folder: str | Path, out: str | Path, text_only: bool = False) -> Decoder:
