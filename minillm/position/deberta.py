@@ -6,9 +6,9 @@ score = q_i . k_j + q_i . Kr[d] + k_j . Qr[d],   Kr = P Wk,   Qr = P Wq
 heads together (in the paper as the model). Scores are divided by sqrt(head_dim * (1 + number of terms)).
 
 DeBERTa is an encoder: its table spans distances -k..k-1. A causal query meets d = i - j >= 0 alone, so only that half,
-`max_distance` rows, is kept: row d here is row k + d there. Both terms read the row of i - j, as the authors' code and
-`transformers` do; the paper writes delta(j, i) for p2c, which with causal masking is a matter of naming, except that
-P's rows would then be others than those of c2p. Projections have no bias, as in the paper.
+`max_distance` rows, is kept: row d here is row k + d there. For p2c the paper writes delta(j, i), the row k - d;
+`transformers` (modeling_deberta_v2.py) reads row k + d for both terms, and so does this. Projections have no bias, as
+in the paper.
 
 In DeBERTa all layers share P and each has its own Wk and Wq. Here a layer has all three, or (`shared`) all layers of an
 equal scheme have all three together.
