@@ -139,9 +139,9 @@ def _attention(opened: OpenRun, config: EvalConfig, device: str) -> Work:
     source: attention.Source
     settings: dict[str, Any]
     if opened.config.data.source == "task":
-        from minillm.data.tasks import task_from_plain
+        from minillm.data.tasks.data import task_of
 
-        source = attention.Recall(task_from_plain(opened.config.data.task), own)
+        source = attention.Recall(task_of(opened.config.data), own)
         settings = {"source": source.name, "task": opened.config.data.task}
     else:
         documents = _documents(opened, config)

@@ -39,7 +39,7 @@ def test_two_runs_give_results_of_their_own_and_one_comparison(
     with (out / "table.csv").open() as file:
         table = list(csv.DictReader(file))
     assert {(r["run"], r["suite"]) for r in table} == {
-        (run.name, suite) for run in runs for suite in ("length_perplexity", "cost")
+        (run.name, suite) for run in runs for suite in ("length_perplexity", "attention", "cost")
     }
     page = (out / "report.html").read_text()
     assert "not defined" in page

@@ -11,7 +11,7 @@ from minillm.evaluation.settings import CostSettings, LengthPerplexitySettings, 
 def test_the_shipped_files_say_what_the_types_default_to() -> None:
     config = compose_eval(["runs=[a,b]"])
     assert config.runs == ("a", "b")
-    assert config.suites == ("length_perplexity", "cost")
+    assert config.suites == ("length_perplexity", "attention", "cost")
     assert config.suite.length_perplexity == LengthPerplexitySettings()
     assert config.suite.cost == CostSettings()
     assert default_config(["a", "b"], config.suites) == config

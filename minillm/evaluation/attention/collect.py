@@ -158,7 +158,7 @@ def answered(model: Decoder, hidden: Tensor, case: Case) -> tuple[float, float]:
     """Of a case's hidden states (T, D): answer tokens that are the most likely ones, and the sum of the log-probability
     (nats) of the answer tokens."""
     rows, gold = (torch.from_numpy(x).to(hidden.device) for x in (case.rows, case.answers))
-    log_p = torch.log_softmax(model.logits(hidden[rows].float()), dim=-1)
+    log_p = torch.log_softmax(model.logits(hidden[None, rows].float())[0], dim=-1)
     return float((log_p.argmax(dim=-1) == gold).sum()), float(log_p.gather(1, gold[:, None]).double().sum())
 
 
