@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minillm.report import tables, wording
+from minillm.report import attention_figures, attention_tables, tables, wording
 from minillm.report.blocks import Block, Bullets, Commands, Figure, Heading, Report, Strip, Warnings
 from minillm.report.collect import Subject
 from minillm.report.differences import differences
@@ -48,6 +48,19 @@ def compose(
         ["same_target.png", "loss_by_position.png", "windows.png"],
         figures,
         before=[Bullets(PROTOCOLS)],
+    )
+    blocks += _section(
+        "Attention",
+        [
+            attention_tables.segments(subjects),
+            attention_tables.knockout(subjects),
+            attention_tables.entropy(subjects),
+            attention_tables.sinks(subjects),
+            attention_tables.similarity(subjects),
+            attention_tables.position(subjects),
+        ],
+        list(attention_figures.FIGURES),
+        figures,
     )
     blocks += _section(
         "Cost",

@@ -25,8 +25,10 @@ def draw(subjects: Sequence[Subject], folder: Path) -> dict[str, str]:
 
     matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
+    from minillm.report import attention_figures
+
     drawn = {}
-    for name, (draw_one, caption) in FIGURES.items():
+    for name, (draw_one, caption) in {**FIGURES, **attention_figures.FIGURES}.items():
         figure = draw_one(subjects)
         # A figure of an earlier report that this one has no data for would be taken for its own.
         (folder / name).unlink(missing_ok=True)
@@ -41,7 +43,7 @@ def _training(subjects: Sequence[Subject]) -> Any:
     if not any(s.curve("val/loss")[2] or s.curve("train/loss")[2] for s in subjects):
         return None
     figure, (left, right) = panels(2, width=10)
-    for subject, style in _styles(subjects):
+    for subject, style in styles(subjects):
         for key, alpha, marker, mark in (("train/loss", 0.35, None, ""), ("val/loss", 1.0, style["marker"], "label")):
             tokens, seconds, values = subject.curve(key)
             if key == "train/loss":
@@ -83,7 +85,7 @@ def _same_target(subjects: Sequence[Subject]) -> Any:
     left.set(ylabel="loss (nats per token)")
     right.set(ylabel="change against the training length (nats)")
     for axis in (left, right):
-        _length_axis(axis, subjects)
+        length_axis(axis, subjects)
     return finish(figure, [left, right])
 
 
@@ -98,7 +100,7 @@ def _windows(subjects: Sequence[Subject]) -> Any:
     ):
         _curves(axis, subjects, lambda s, p=protocol: s.rows("length_perplexity", "nll", protocol=p))  # type: ignore[misc]
         axis.set_title(title, fontsize=9, color=INK, pad=12)
-        _length_axis(axis, subjects)
+        length_axis(axis, subjects)
     axes[0].set(ylabel="loss (nats per token)")
     return finish(figure, list(axes))
 
@@ -113,7 +115,7 @@ def _cost(subjects: Sequence[Subject]) -> Any:
     for axis, metric in ((axes[0], "train_tokens_per_second"), (axes[1], "decode_tokens_per_second")):
         _curves(axis, subjects, lambda s, m=metric: s.rows("cost", m))  # type: ignore[misc]
         axis.set_ylim(bottom=0)
-    for subject, style in _styles(subjects):
+    for subject, style in styles(subjects):
         formula, measured = (
             [
                 (r["length"], r["value"] / 2**20)
@@ -122,7 +124,7 @@ def _cost(subjects: Sequence[Subject]) -> Any:
             ]
             for k in ("formula", "measured")
         )
-        scale = _unit(subjects, subject)
+        scale = unit(subjects, subject)
         if formula:
             axes[2].plot(*zip(*[(x / scale, y) for x, y in formula], strict=True), color=style["color"], lw=1.4)
         if measured:
@@ -138,7 +140,7 @@ def _cost(subjects: Sequence[Subject]) -> Any:
     axes[2].set(ylabel="KV cache of one sequence, MiB", yscale="log")
     axes[2].yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     for axis in axes:
-        _length_axis(axis, subjects, label="context (tokens)" if axis is not axes[0] else "sequence length (tokens)")
+        length_axis(axis, subjects, label="context (tokens)" if axis is not axes[0] else "sequence length (tokens)")
     return finish(figure, list(axes))
 
 
@@ -148,7 +150,7 @@ def _by_length(subjects: Sequence[Subject], rows: Callable[[Subject], list[Row]]
     figure, (axis,) = panels(1, width=7)
     _curves(axis, subjects, rows)
     axis.set(ylabel=ylabel)
-    _length_axis(axis, subjects, label="tokens of context (upper end of the bin)")
+    length_axis(axis, subjects, label="tokens of context (upper end of the bin)")
     return finish(figure, [axis])
 
 
@@ -156,9 +158,9 @@ def _curves(axis: Any, subjects: Sequence[Subject], rows: Callable[[Subject], li
     """A line per run with its band; per variant of several seeds thin lines and their mean."""
     seeds: dict[str, list[tuple[list[float], list[float]]]] = {}
     counts = [s.variant for s in subjects]
-    for subject, style in _styles(subjects):
+    for subject, style in styles(subjects):
         found = [r for r in rows(subject) if r["value"] is not None]
-        x = [r["length"] / _unit(subjects, subject) for r in found]
+        x = [r["length"] / unit(subjects, subject) for r in found]
         y = [r["value"] for r in found]
         alone = counts.count(subject.variant) == 1
         seeds.setdefault(subject.variant, []).append((x, y))
@@ -168,10 +170,10 @@ def _curves(axis: Any, subjects: Sequence[Subject], rows: Callable[[Subject], li
         axis.plot(
             x, y, color=style["color"], ls=style["ls"], lw=1.6, marker=style["marker"], ms=4, label=style["label"]
         )
-        band = [(r["length"] / _unit(subjects, subject), r["low"], r["high"]) for r in found if r["low"] is not None]
+        band = [(r["length"] / unit(subjects, subject), r["low"], r["high"]) for r in found if r["low"] is not None]
         if band:
             axis.fill_between(*zip(*band, strict=True), color=style["color"], alpha=0.1, lw=0)
-    for subject, style in _styles(subjects):
+    for subject, style in styles(subjects):
         lines = seeds.pop(subject.variant, [])
         if len(lines) > 1 and all(x == lines[0][0] for x, _ in lines):
             mean = [sum(values) / len(values) for values in zip(*[y for _, y in lines], strict=True)]
@@ -187,7 +189,7 @@ def _curves(axis: Any, subjects: Sequence[Subject], rows: Callable[[Subject], li
             )
 
 
-def _styles(subjects: Sequence[Subject]) -> list[tuple[Subject, dict[str, Any]]]:
+def styles(subjects: Sequence[Subject]) -> list[tuple[Subject, dict[str, Any]]]:
     order = list(dict.fromkeys(s.variant for s in subjects))
     styles = []
     for subject in subjects:
@@ -210,12 +212,12 @@ def same_train_length(subjects: Sequence[Subject]) -> bool:
     return len({s.train_length for s in subjects}) == 1
 
 
-def _unit(subjects: Sequence[Subject], subject: Subject) -> float:
+def unit(subjects: Sequence[Subject], subject: Subject) -> float:
     """Lengths are in tokens where all runs share a training length, else in training lengths."""
     return 1.0 if same_train_length(subjects) else float(subject.train_length)
 
 
-def _length_axis(axis: Any, subjects: Sequence[Subject], label: str = "context (tokens)") -> None:
+def length_axis(axis: Any, subjects: Sequence[Subject], label: str = "context (tokens)") -> None:
     """Powers of two, with the training length marked."""
     import math
 
