@@ -87,7 +87,8 @@ def find_runs(patterns: Sequence[str], say: Callable[[str], None] = print) -> li
     for pattern in patterns:
         if pattern.startswith("hf:"):
             raise MinillmError(
-                f"runs: {pattern}: Hugging Face folders cannot be evaluated; give a run or a checkpoint."
+                f"runs: {pattern}: a Hugging Face folder is evaluated as a run: "
+                f"python -m minillm.hub import {pattern.removeprefix('hf:')} OUT, then runs=OUT."
             )
         if not glob.has_magic(pattern) or Path(pattern).exists():
             paths.append(_named(pattern))
