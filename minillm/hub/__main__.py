@@ -15,6 +15,7 @@ DESCRIPTION = """Hugging Face folders in and out.
   python -m minillm.hub families                    the families that are read and written
   python -m minillm.hub export outputs/RUN OUT      a run as a folder that transformers loads, tokenizer included
   python -m minillm.hub import FOLDER outputs/OUT   a Hugging Face folder as a run at step 0, for eval.py and load
+  python -m minillm.hub convert-gguf FILE OUT       a GGUF file of a Llama-type model as a Hugging Face folder
 
 In Python: minillm.hub.from_transformers(FOLDER), minillm.hub.to_transformers(model), minillm.load(FOLDER).
 To train from a folder's weights: python train.py init_from=FOLDER.
@@ -43,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     imported.add_argument("folder", metavar="FOLDER", help="a folder with config.json, safetensors and tokenizer.json")
     imported.add_argument("out", metavar="OUT", help="the run folder to write")
     imported.add_argument("--text-only", action="store_true", help="the language model of a multimodal folder")
+    converted = commands.add_parser("convert-gguf", help="write a GGUF file of a Llama-type model as a folder")
+    converted.add_argument("file", metavar="FILE", help="a .gguf file; its weights are dequantised to float32")
+    converted.add_argument("out", metavar="OUT", help="the folder to write")
+    converted.add_argument("--no-tokenizer", action="store_true", help="leave out a tokenizer that is not known here")
     given = parser.parse_args(arguments)
     try:
         if given.command == "show":
@@ -54,6 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             model = import_run(given.folder, given.out, given.text_only)
             print(f"{given.out}: a run at step 0 with {sum(p.numel() for p in model.parameters()):,} parameters")
+        elif given.command == "convert-gguf":
+            from minillm.hub.gguf import convert
+
+            convert(given.file, given.out, tokenizer=not given.no_tokenizer)
+            print(f"{given.out}: LlamaForCausalLM (llama), dequantised to float32")
         else:
             from minillm.hub.runs import export as write
 

@@ -101,8 +101,8 @@ class Tensors(Mapping[str, Tensor]):
             )
         if list(self.folder.glob("*.gguf")):
             raise MinillmError(
-                f"{self.folder} holds GGUF weights, which are not read here; transformers converts them: "
-                f"AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(OUT)."
+                f"{self.folder} holds GGUF weights. Those of a Llama-type model are converted by "
+                f"python -m minillm.hub convert-gguf FILE OUT."
             )
         raise MinillmError(f"{self.folder} holds no weights: neither {WEIGHTS} nor {INDEX}.")
 

@@ -29,25 +29,36 @@ def save(model: Decoder, out: str | Path, tokenizer: Tokenizer | None = None, fa
     Needs safetensors alone. The marker of `tokenizer`, which begins each document and so ends the one before, becomes
     bos and eos.
     """
-    from safetensors.torch import save_file
-
     found = choose(model.config, family)
     values = found.write(model.config)
     weights = {found.file_name(name): part.cpu().contiguous() for name, part in tensors_of(found, model).items()}
-    dtype = str(model.embed_tokens.weight.dtype).removeprefix("torch.")
+    values["dtype"] = str(model.embed_tokens.weight.dtype).removeprefix("torch.")
     ids = {} if tokenizer is None else {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.bos_id}
     out = Path(out)
+    claim(out)
+    if tokenizer is not None:
+        write_tokenizer(tokenizer, out, model.config.max_position_embeddings)
+    write_model(out, {**values, **ids}, ids, weights)
+    return found
+
+
+def claim(out: Path) -> None:
+    """Make the folder `out`, in which there must be no model so far."""
     out.mkdir(parents=True, exist_ok=True)
     if (out / INDEX).exists() or any(out.glob("*.safetensors")):
         raise MinillmError(f"{out} holds a model already. Give another folder, or remove it first.")
+
+
+def write_model(out: Path, config: Mapping[str, Any], ids: Mapping[str, Any], weights: dict[str, torch.Tensor]) -> None:
+    """config.json, generation_config.json with the `ids` of markers, and last the weights: with them it is whole."""
+    from safetensors.torch import save_file
+
     temporary = out / f".{WEIGHTS}.{os.getpid()}.tmp"
     save_file({name: _own(tensor) for name, tensor in weights.items()}, temporary, metadata={"format": "pt"})
-    _write(out / "config.json", {**values, **ids, "dtype": dtype})
-    _write(out / "generation_config.json", {"_from_model_config": True, **ids})
-    if tokenizer is not None:
-        write_tokenizer(tokenizer, out, model.config.max_position_embeddings)
-    temporary.replace(out / WEIGHTS)  # last: a folder with weights is whole
-    return found
+    write_json(out / "config.json", config)
+    write_json(out / "generation_config.json", {"_from_model_config": True, **ids})
+    temporary.chmod((out / "config.json").stat().st_mode)  # the library lets nobody else read it
+    temporary.replace(out / WEIGHTS)
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
@@ -68,10 +79,10 @@ def write_tokenizer(tokenizer: Tokenizer, out: Path, length: int) -> None:
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,  # a marker spelt out in a text is text
     }
-    _write(out / "tokenizer_config.json", settings)
+    write_json(out / "tokenizer_config.json", settings)
 
 
-def _write(file: Path, values: Mapping[str, Any]) -> None:
+def write_json(file: Path, values: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
