@@ -53,6 +53,8 @@ def at_toy_size(command: str) -> list[str]:
     """The command's words, as they are run here: this interpreter, this checkout, small settings."""
     words = shlex.split(command)
     assert words[0] == "python", command
+    if words[1] == "-m":
+        return [sys.executable, *words[1:]]
     words = [word.replace("trainer.stop_at_step=400", "trainer.stop_at_step=2") for word in words]
     program = ROOT / words[1]
     assert program.is_file(), command
