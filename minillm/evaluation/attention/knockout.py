@@ -77,6 +77,7 @@ def knockout(
     heads_of = {spec.index: spec.num_attention_heads for spec in model.layer_specs}
     chosen = best_heads(scores, count)
     if not chosen:
+        reading.progress((2 + draws) * sum(len(case.tokens) for case in cases))
         return [row("knockout_accuracy", length, heads="retrieval", note="no head's arg-max is ever the answer")]
     generator = np.random.default_rng(0)
     controls = [control_heads(chosen, heads_of, generator) for _ in range(draws)]
