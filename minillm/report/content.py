@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minillm.report import attention_figures, attention_tables, tables, wording
+from minillm.report import attention_figures, attention_tables, recall, tables, wording
 from minillm.report.blocks import Block, Bullets, Commands, Figure, Heading, Report, Strip, Warnings
 from minillm.report.collect import Subject
 from minillm.report.differences import differences
@@ -48,6 +48,12 @@ def compose(
         ["same_target.png", "loss_by_position.png", "windows.png"],
         figures,
         before=[Bullets(PROTOCOLS)],
+    )
+    blocks += _section(
+        "Recall past the training length",
+        [*(recall.by_length(subjects, metric) for metric in recall.METRICS), recall.beyond_reach(subjects)],
+        list(recall.FIGURES),
+        figures,
     )
     blocks += _section(
         "Attention",
@@ -142,6 +148,7 @@ def _limits(subjects: Sequence[Subject]) -> list[str]:
                 f"{settings['min_documents']} documents are longer."
             )
     items += _document_notes(subjects)
+    items += [f"{s.label}: no {suite}, as {reason}" for s in subjects for suite, reason in s.evaluation.skipped.items()]
     return items
 
 

@@ -25,10 +25,10 @@ def draw(subjects: Sequence[Subject], folder: Path) -> dict[str, str]:
 
     matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
-    from minillm.report import attention_figures
+    from minillm.report import attention_figures, recall
 
     drawn = {}
-    for name, (draw_one, caption) in {**FIGURES, **attention_figures.FIGURES}.items():
+    for name, (draw_one, caption) in {**FIGURES, **recall.FIGURES, **attention_figures.FIGURES}.items():
         figure = draw_one(subjects)
         # A figure of an earlier report that this one has no data for would be taken for its own.
         (folder / name).unlink(missing_ok=True)
@@ -79,8 +79,8 @@ def _same_target(subjects: Sequence[Subject]) -> Any:
     if not any(_has_values(rows) for rows in loss):
         return None
     figure, (left, right) = panels(2, width=10, share_y=False)
-    _curves(left, subjects, lambda s: s.rows("length_perplexity", "nll", protocol="same_target"))
-    _curves(right, subjects, lambda s: s.rows("length_perplexity", "nll_change", protocol="same_target"))
+    curves(left, subjects, lambda s: s.rows("length_perplexity", "nll", protocol="same_target"))
+    curves(right, subjects, lambda s: s.rows("length_perplexity", "nll_change", protocol="same_target"))
     right.axhline(0, color=FAINT, lw=0.8, zorder=0)
     left.set(ylabel="loss (nats per token)")
     right.set(ylabel="change against the training length (nats)")
@@ -98,7 +98,7 @@ def _windows(subjects: Sequence[Subject]) -> Any:
     for axis, protocol, title in zip(
         axes, ("non_overlapping", "strided"), ("non-overlapping windows", "strided windows"), strict=True
     ):
-        _curves(axis, subjects, lambda s, p=protocol: s.rows("length_perplexity", "nll", protocol=p))  # type: ignore[misc]
+        curves(axis, subjects, lambda s, p=protocol: s.rows("length_perplexity", "nll", protocol=p))  # type: ignore[misc]
         axis.set_title(title, fontsize=9, color=INK, pad=12)
         length_axis(axis, subjects)
     axes[0].set(ylabel="loss (nats per token)")
@@ -113,7 +113,7 @@ def _cost(subjects: Sequence[Subject]) -> Any:
 
     figure, axes = panels(3, width=12, share_y=False)
     for axis, metric in ((axes[0], "train_tokens_per_second"), (axes[1], "decode_tokens_per_second")):
-        _curves(axis, subjects, lambda s, m=metric: s.rows("cost", m))  # type: ignore[misc]
+        curves(axis, subjects, lambda s, m=metric: s.rows("cost", m))  # type: ignore[misc]
         axis.set_ylim(bottom=0)
     for subject, style in styles(subjects):
         formula, measured = (
@@ -148,13 +148,13 @@ def _by_length(subjects: Sequence[Subject], rows: Callable[[Subject], list[Row]]
     if not any(_has_values(rows(s)) for s in subjects):
         return None
     figure, (axis,) = panels(1, width=7)
-    _curves(axis, subjects, rows)
+    curves(axis, subjects, rows)
     axis.set(ylabel=ylabel)
     length_axis(axis, subjects, label="tokens of context (upper end of the bin)")
     return finish(figure, [axis])
 
 
-def _curves(axis: Any, subjects: Sequence[Subject], rows: Callable[[Subject], list[Row]]) -> None:
+def curves(axis: Any, subjects: Sequence[Subject], rows: Callable[[Subject], list[Row]]) -> None:
     """A line per run with its band; per variant of several seeds thin lines and their mean."""
     seeds: dict[str, list[tuple[list[float], list[float]]]] = {}
     counts = [s.variant for s in subjects]

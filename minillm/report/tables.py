@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minillm.evaluation.intervals import paired_difference
-from minillm.report import wording
+from minillm.report import recall, wording
 from minillm.report.blocks import Table
 from minillm.report.collect import Row, Subject
 
@@ -62,6 +62,8 @@ def headline(subjects: Sequence[Subject]) -> Table:
     far = [n for n in _multiples(subjects) if n > 1]
     shown = [n for n in far if n in (4, far[-1])] if far else []
     header = ["run", "held-out loss", "bits per byte", "same targets, 1x", *(f"change at {n:g}x" for n in shown)]
+    recalled = recall.quoted(subjects)
+    header += [f"recall at {multiple:g}x" for multiple in recalled]
     header += ["training tokens/s", "decoding tokens/s", "KV cache, MiB"]
     rows = []
     for s in subjects:
@@ -75,6 +77,7 @@ def headline(subjects: Sequence[Subject]) -> Table:
         for n in shown:
             length = round(n * s.train_length)
             cells.append(wording.loss(s.row(PERPLEXITY, "nll_change", length, protocol="same_target"), signed=True))
+        cells += [recall.at(s, multiple) for multiple in recalled]
         cells += [
             wording.speed(_without_interval(s.row("cost", "train_tokens_per_second", s.train_length))),
             wording.speed(_without_interval(s.row("cost", "decode_tokens_per_second", longest))),
