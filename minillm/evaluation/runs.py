@@ -1,4 +1,5 @@
-"""Which runs an evaluation means: run folders, checkpoint files, and patterns of them; and what is read of each.
+"""Which runs an evaluation means: run folders, checkpoint files, patterns of them, and Hugging Face folders (`hf:DIR`);
+and what is read of each.
 
 for run in find_runs(["outputs/*", "other/checkpoints/step-100.ckpt"]):
     loaded = open_run(run)           # model in eval mode, tokenizer, configuration, step
@@ -14,16 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from minillm.checkpoint import checkpoint_file, restore
 from minillm.config.parse import parse_config
 from minillm.config.schema import Config
 from minillm.errors import MinillmError
 from minillm.evaluation import variants
 from minillm.evaluation.store import weights_digest
-from minillm.model.decoder import Decoder
+from minillm.model.decoder import Decoder, build_model
 
 if TYPE_CHECKING:
     from minillm.data.tokenizer import Tokenizer
+
+
+HUGGING_FACE = "hf:"
+"""Stands before a folder that transformers wrote, or that was written for it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Run:
     name: str
     """How tables call it; no two runs of a comparison share it."""
     path: Path
-    """The run folder, or the checkpoint file."""
+    """The run folder, the checkpoint file, or the Hugging Face folder."""
     folder: Path | None
     """The run folder around it, for its metrics; None for a checkpoint that lies elsewhere."""
     variant: str | None = None
@@ -47,7 +54,7 @@ class Run:
         return own if self.variant is None else own / "variants" / self.variant
 
     def _own_eval_folder(self) -> Path:
-        if self.folder == self.path:
+        if self.folder == self.path or self.path.is_dir():
             return self.path / "eval"
         if self.folder is not None:
             return self.folder / "eval" / self.path.stem
@@ -85,11 +92,9 @@ def find_runs(patterns: Sequence[str], say: Callable[[str], None] = print) -> li
     """
     paths: list[Path] = []
     for pattern in patterns:
-        if pattern.startswith("hf:"):
-            raise MinillmError(
-                f"runs: {pattern}: a Hugging Face folder is evaluated as a run: "
-                f"python -m minillm.hub import {pattern.removeprefix('hf:')} OUT, then runs=OUT."
-            )
+        if pattern.startswith(HUGGING_FACE):
+            paths.append(_hugging_face(pattern))
+            continue
         if not glob.has_magic(pattern) or Path(pattern).exists():
             paths.append(_named(pattern))
             continue
@@ -102,6 +107,13 @@ def find_runs(patterns: Sequence[str], say: Callable[[str], None] = print) -> li
         paths += good
     unique = list({p.resolve(): p for p in paths}.values())
     return _name(unique)
+
+
+def _hugging_face(pattern: str) -> Path:
+    folder = Path(pattern.removeprefix(HUGGING_FACE)).expanduser()
+    if not (folder / "config.json").is_file():
+        raise MinillmError(f"runs: {pattern}: there is no config.json in {folder}, so it is no Hugging Face folder.")
+    return folder
 
 
 def _named(pattern: str) -> Path:
@@ -125,6 +137,8 @@ def _name(paths: list[Path]) -> list[Run]:
     runs = []
     for path in paths:
         folder = path if path.is_dir() else path.parent.parent if path.parent.name == "checkpoints" else None
+        if (path / "config.json").is_file():
+            folder = None  # of no run of ours: it has no metrics
         own = path.resolve().name if path.is_dir() else f"{(folder or path.parent).resolve().name}@{path.stem}"
         runs.append(Run(own, path, folder))
     depth = 1
@@ -160,6 +174,8 @@ def open_run(run: Run, changes: variants.Changes | None = None) -> OpenRun:
     """
     from minillm.training.checkpoint_io import read_checkpoint
 
+    if run.path.is_dir() and run.folder is None:
+        return _open_hugging_face(run, changes)
     file = checkpoint_file(run.path)
     state: dict[str, Any] = read_checkpoint(file)
     config = parse_config(state["config"])
@@ -179,4 +195,30 @@ def open_run(run: Run, changes: variants.Changes | None = None) -> OpenRun:
         step=int(state["step"]),
         digest=weights_digest(state["state_dict"]),
         decided=dict(state["decided"]),
+    )
+
+
+def _open_hugging_face(run: Run, changes: variants.Changes | None) -> OpenRun:
+    """A model that was trained elsewhere: what its folder does not say (data, optimiser) is as in a new run."""
+    from minillm.hub.api import load
+    from minillm.hub.runs import run_config
+
+    model, tokenizer = load(run.path, dtype=torch.float32)  # `precision` says how it computes
+    config = run_config(run.path, run.path / "tokenizer.json", tokenizer.bos_token)
+    if run.variant is not None and changes is not None:
+        config = variants.apply(config, run.variant, changes)
+        changed = build_model(config.model, device="meta")
+        try:
+            changed.load_state_dict(model.state_dict(), assign=True)
+        except RuntimeError as error:
+            raise MinillmError(f"variants.{run.variant} asks for a model with other weights: {error}") from None
+        model = changed.eval()
+    return OpenRun(
+        run=run,
+        model=model,
+        tokenizer=tokenizer,
+        config=config,
+        step=0,
+        digest=weights_digest(model.state_dict()),
+        decided={},
     )

@@ -20,6 +20,7 @@ from minillm.hub.folder import INDEX, WEIGHTS
 from minillm.model.decoder import Decoder
 
 if TYPE_CHECKING:
+    from minillm.config.schema import Config
     from minillm.data.tokenizer import Tokenizer
 
 
@@ -106,9 +107,7 @@ def import_run(folder: str | Path, out: str | Path, text_only: bool = False) -> 
     What is no part of the model (data, optimiser, ...) has the values of a new run. To train from the weights, begin
     a run with `init_from=FOLDER` instead.
     """
-    from minillm.config.compose import compose
-    from minillm.config.parse import parse_config
-    from minillm.hub.api import load, plan_of
+    from minillm.hub.api import load
     from minillm.training.checkpoint_io import write_checkpoint
     from minillm.training.run_folder import RunFolder
     from minillm.training.state import beginning
@@ -117,20 +116,38 @@ def import_run(folder: str | Path, out: str | Path, text_only: bool = False) -> 
     if run.holds_a_run():
         raise MinillmError(f"{out} holds a run already. Give another folder.")
     model, tokenizer = load(folder, text_only=text_only)
-    plan = plan_of(folder, text_only).plain()
-    length = plan["max_position_embeddings"]
-    plain = copy.deepcopy(compose([f"run_dir={Path(out)}"], warn=False).plain)
-    plain["model"] |= {
-        "vocab_size": plan["vocab_size"], "embedding": plan["embedding"], "layers": plan["layers"], "attention": {},
-    }  # fmt: skip
-    windows = {spec.window for spec in model.layer_specs if spec.window is not None}
-    plain["size"] = {**plan["size"], "seq_len": length, "window": min(windows, default=length)}
-    plain["block"] = dataclasses.asdict(model.config.block)
-    plain["data"]["seq_len"] = length
-    plain["tokenizer"] = {"source": "file", "path": str(run.tokenizer), "bos_token": tokenizer.bos_token}
-    plain["choices"] = {"model": Path(folder).name}
-    cfg = parse_config(plain)
+    cfg = run_config(folder, run.tokenizer, tokenizer.bos_token, str(Path(out)), text_only)
     run.path.mkdir(parents=True, exist_ok=True)
     run.write(cfg, tokenizer)
     write_checkpoint(run.checkpoints, beginning(cfg, model.state_dict(), tokenizer.to_json()), keep=None)
     return model
+
+
+def run_config(
+    folder: str | Path, tokenizer: Path, bos_token: str, run_dir: str | None = None, text_only: bool = False
+) -> Config:
+    """The configuration of a run that has the folder's model; what is no part of the model is as in a new run.
+
+    `tokenizer` is the tokenizer.json that such a run has.
+    """
+    from minillm.config.compose import compose
+    from minillm.config.parse import parse_config
+    from minillm.hub.api import plan_of
+
+    plan = plan_of(folder, text_only).plain()
+    length = plan["max_position_embeddings"]
+    plain = copy.deepcopy(compose([], warn=False).plain)
+    plain["run_dir"] = run_dir
+    plain["model"] |= {
+        "vocab_size": plan["vocab_size"], "embedding": plan["embedding"], "layers": plan["layers"], "attention": {},
+    }  # fmt: skip
+    plain["size"] = {**plan["size"], "seq_len": length, "window": length}
+    plain["block"] = plan["block"]
+    plain["data"]["seq_len"] = length
+    plain["tokenizer"] = {"source": "file", "path": str(tokenizer), "bos_token": bos_token}
+    plain["choices"] = {"model": Path(folder).name}
+    cfg = parse_config(plain)
+    windows = {spec.window for spec in cfg.model.layers if spec.window is not None}
+    plain["size"]["window"] = min(windows, default=length)
+    plain["block"] = dataclasses.asdict(cfg.model.block)
+    return parse_config(plain)

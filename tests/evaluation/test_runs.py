@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minillm.errors import MinillmError
-from minillm.evaluation.runs import find_runs, open_run
+from minillm.evaluation.runs import find_runs, open_run, with_variants
 
 
 @pytest.fixture
@@ -90,3 +90,30 @@ def test_an_open_run_is_the_saved_model_in_eval_mode(make_run: Callable[..., Pat
     assert opened.digest != other.digest
     with torch.no_grad():
         assert opened.model(torch.tensor([[1, 2, 3]])).shape == (1, 3, opened.tokenizer.vocab_size)
+
+
+def test_a_hugging_face_folder_is_evaluated_as_the_run_it_came_from(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    from minillm import hub
+
+    run, folder = make_run(tmp_path / "a", "model=rnope_swa", "block=cohere2"), tmp_path / "hf"
+    hub.export(run, folder)
+    (own,) = find_runs([f"hf:{folder}"])
+    assert (own.name, own.folder, own.eval_folder) == ("hf", None, folder / "eval")
+    opened, trained = open_run(own), open_run(find_runs([str(run)])[0])
+    plans = [[(s.position.scheme, s.window) for s in o.model.layer_specs] for o in (opened, trained)]
+    assert plans[0] == plans[1]
+    assert opened.train_length == trained.train_length
+    tokens = torch.arange(90)[None] % 50
+    with torch.no_grad():
+        assert (opened.model(tokens) - trained.model(tokens)).abs().max() < 1e-5
+    text = "The President of the United States"
+    assert opened.tokenizer.encode(text, bos=True) == trained.tokenizer.encode(text, bos=True)
+    wide = open_run(with_variants([own], ["wide"])[1], {"local": {"window": 9}})
+    assert {spec.window for spec in wide.model.layer_specs} == {9, None}
+
+
+def test_a_folder_without_a_config_is_no_hugging_face_folder(tmp_path: Path) -> None:
+    with pytest.raises(MinillmError, match=r"there is no config\.json"):
+        find_runs([f"hf:{tmp_path}"])
