@@ -101,14 +101,14 @@ class MinillmForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, but only from safetensors, and a tensor that is missing, unknown or of another shape is
         an error: a model with weights drawn at random in it is not the one asked for."""
         if kwargs.get("use_safetensors") is False:
             raise MinillmError("use_safetensors = False: other files are pickles, which are not read here.")
         kwargs["use_safetensors"] = True
         wanted = kwargs.pop("output_loading_info", False)
-        loaded: Any = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         model, report = loaded
         wrong = {
             key.removesuffix("_keys"): sorted(map(str, report[key]))
@@ -117,7 +117,9 @@ class MinillmForCausalLM(PreTrainedModel, GenerationMixin):
         }
         if wrong:
             told = "; ".join(f"{key}: {', '.join(names[:6])}" for key, names in wrong.items())
-            raise MinillmError(f"{args[0]} does not hold the weights that its config.json describes: {told}.")
+            raise MinillmError(
+                f"{pretrained_model_name_or_path} does not hold the weights that its config.json describes: {told}."
+            )
         return (model, report) if wanted else model
 
     def initialize_weights(self) -> None:
