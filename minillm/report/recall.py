@@ -6,6 +6,8 @@ A run that has not learned its task at the training length is called undertraine
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from textwrap import fill
 from typing import Any
 
 from minillm.evaluation.table import LEARNT, learnt
@@ -138,8 +140,9 @@ def depths(subjects: Sequence[Subject]) -> Any:
         axis.grid(False)
         axis.set(xlabel="length (tokens)", xticks=range(len(lengths)), yticks=range(len(places)))
         axis.set_xticklabels([str(n) for n in lengths])
-        axis.set_yticklabels([f"{depth:.0%}" for depth in places])
-        axis.set_title(s.label, fontsize=9)
+        edges = [round(100 * i / len(places)) for i in range(len(places) + 1)]
+        axis.set_yticklabels([f"{low} to {high} %" for low, high in pairwise(edges)])
+        axis.set_title(fill(s.label, 24), fontsize=9)
     axes[0].set_ylabel("depth of the needle")
     bar = drawing.colorbar(image, ax=list(axes), shrink=0.9)
     bar.ax.tick_params(labelsize=8)
@@ -155,12 +158,12 @@ FIGURES = {
     "recall.png": (
         figure,
         "Recall past the training length. Left: answer tokens that are right; dotted, what guessing among the values "
-        "shown would give. Right: samples with all answers right. A run below 98 % at the training length has one point "
-        "only.",
+        "shown would give. Right: samples with all answers right. A run below 98 % at the training length has only one "
+        "point.",
     ),
     "recall_by_depth.png": (
         depths,
-        "Answer tokens right, in per cent, by length and by where the needle lies: 0 % is the beginning of the sample. "
+        "Answer tokens right, in per cent, by length and by where the needle lies: 0 is the beginning of the sample. "
         "Runs that learned the task at the training length.",
     ),
 }
