@@ -10,9 +10,10 @@ from torch import Tensor
 from minillm.config.schema import ModelConfig
 from minillm.errors import ConfigError, MinillmError
 from minillm.hub.family import Family, relaid
-from minillm.hub.links import Link, Rows
+from minillm.hub.links import Link
 from minillm.model.decoder import Decoder, build_model
 from minillm.position.rope import RoPE
+from minillm.position.rotation_forms import half_to_interleaved, interleaved_to_half
 
 Dtype = torch.dtype | None
 
@@ -79,20 +80,13 @@ def _turned(tensor: Tensor, name: str, asked: ModelConfig, target: ModelConfig) 
     if mine.position == other.position:
         return tensor
     assert isinstance(mine.position, RoPE)
-    pairs = _pairs(mine.position.rotary_dim(mine.head_dim), mine.head_dim)
-    order = Rows(pairs)
-    turn = order.forth if mine.position.layout == "half" else order.back
-    if "qkv_proj" not in parts:
-        return torch.cat([turn(head) for head in tensor.split(mine.head_dim)])
-    turned = (mine.num_attention_heads + mine.num_key_value_heads) * mine.head_dim
-    heads = tensor[:turned].split(mine.head_dim)
-    return torch.cat([*(turn(head) for head in heads), tensor[turned:]])
-
-
-def _pairs(rotary: int, head_dim: int) -> tuple[int, ...]:
-    """Channel i of the interleaved layout is channel `[i]` of the half-split one."""
-    half = rotary // 2
-    return (*(c for i in range(half) for c in (i, half + i)), *range(rotary, head_dim))
+    turn = half_to_interleaved if mine.position.layout == "half" else interleaved_to_half
+    rotary = mine.position.rotary_dim(mine.head_dim)
+    if "qkv_proj" not in parts:  # a norm over one head or over all
+        return turn(tensor, tensor.shape[0] // mine.head_dim, rotary)
+    heads = mine.num_attention_heads + mine.num_key_value_heads
+    turned, values = tensor.tensor_split([heads * mine.head_dim])
+    return torch.cat([turn(turned, heads, rotary), values])
 
 
 def _tie(family: Family, model: ModelConfig, stored: dict[str, str], tensors: Mapping[str, Tensor], where: str) -> None:

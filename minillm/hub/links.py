@@ -56,21 +56,6 @@ class HeadsFirst:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows in another order: row i of ours is row `index[i]` of theirs."""
-
-    index: tuple[int, ...]
-
-    def forth(self, x: Tensor) -> Tensor:
-        return x[torch.tensor(self.index, device=x.device)]
-
-    def back(self, x: Tensor) -> Tensor:
-        out = torch.empty_like(x)
-        out[torch.tensor(self.index, device=x.device)] = x
-        return out
-
-
-@dataclass(frozen=True)
 class Link:
     """One tensor of ours from one or more of theirs; `rows` are the row counts of theirs where they are several."""
 
