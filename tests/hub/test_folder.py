@@ -194,7 +194,7 @@ SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
     "whole numbers": (spoil_dtype, "quantised"),
     "a file cut short": (spoil_cut, "is not a whole safetensors file"),
     "a pickle": (spoil_pickle, "only pytorch_model.bin. Such files are pickles"),
-    "GGUF": (spoil_gguf, "gguf_file=NAME"),
+    "GGUF": (spoil_gguf, "convert-gguf FILE OUT"),
     "no weights": (spoil_nothing, "holds no weights"),
     "a shard is missing": (spoil_shard, "model-00002-of-00002.safetensors is missing"),
     "a path upwards": (lead_out("../other.safetensors"), "is said to lie in '../other.safetensors'"),
