@@ -68,7 +68,7 @@ def _segments(subjects: Sequence[Subject]) -> Any:
             for segment, mass in zip(SEGMENTS, _mass(subject, kind, multiple), strict=False):
                 label = segment if y == 0 else None
                 axis.barh(y, mass, left=left, color=SEGMENT_COLOURS[segment], height=0.72, label=label)
-                if mass > 0.08:
+                if mass > 0.1:
                     ink = "white" if segment == "begin" else INK
                     axis.text(left + mass / 2, y, f"{mass:.2f}", ha="center", va="center", fontsize=7, color=ink)
                 left += mass
@@ -116,16 +116,35 @@ def _distance(subjects: Sequence[Subject]) -> Any:
     figure, axes = panels(len(shown), width=5 * len(shown) if len(shown) > 1 else 7)
     for axis, multiple in zip(axes, shown, strict=True):
         for subject, kind, style in _lines(subjects):
-            rows = _of_kind(subject, "attention_by_distance", kind, multiple=multiple)
+            rows = _of_kind(subject, "recency", kind, multiple=multiple)
             # Distance 0, the token itself, has no place on a log axis: it stands at 1/2.
             x = [_middle(r["bin"]) or 0.5 for r in rows]
-            axis.plot(x, [max(r["value"], 1e-12) for r in rows], **{**style, "ms": 3})
+            axis.plot(x, [_shown(r["value"]) for r in rows], **{**style, "ms": 3})
+        axis.axhline(1, color=FAINT, lw=0.8, zorder=0)
         axis.set(xscale="log", yscale="log", xlabel="tokens back (the token itself at 1/2)")
         axis.set_title(_length_title(subjects, multiple))
-        low, high = axis.get_ylim()
-        axis.set_ylim(max(low, 1e-7), high)
-    axes[0].set(ylabel="mean attention to a visible key")
+    axes[0].set(ylabel="attention against an even spread")
+    _plain_log(axes[0])
     return titled(figure, axes, legend=axes[0])
+
+
+LEAST = 1e-3
+"""Ratios below it are left out of logarithmic axes: 0 has no place there."""
+
+
+def _shown(ratio: float) -> float:
+    return ratio if ratio >= LEAST else float("nan")
+
+
+def _plain_log(axis: Any) -> None:
+    """Ticks 0.1, 1, 10 and between them 2 and 5, where one can read them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_ylim()
+    few = high / low > 300
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0,) if few else (1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _middle(bin_: str) -> float:
@@ -147,11 +166,12 @@ def _place(subjects: Sequence[Subject]) -> Any:
             spans = [[int(x) for x in r["bin"].split("-")] for r in rows]
             length = multiple * subject.train_length
             x = [(low + high + 1) / 2 / length for low, high in spans]
-            y = [max(r["value"] * length / (b - a + 1), 1e-4) for r, (a, b) in zip(rows, spans, strict=True)]
+            y = [_shown(r["value"] * length / (b - a + 1)) for r, (a, b) in zip(rows, spans, strict=True)]
             axis.plot(x, y, **{**style, "ms": 3})
         axis.axhline(1, color=FAINT, lw=0.8, zorder=0)
         axis.set(title=_length_title(subjects, multiple), xlabel="place in the text", yscale="log", xlim=(0, 1))
     axes[0].set(ylabel="attention against an even spread")
+    _plain_log(axes[0])
     return titled(figure, axes, legend=axes[0])
 
 
@@ -227,8 +247,8 @@ FIGURES: dict[str, tuple[Callable[[Sequence[Subject]], Any], str]] = {
     ),
     "attention_distance.png": (
         _distance,
-        "Recency: mean attention to a visible key by its distance (bins double in width). A kind's line ends where its "
-        "layers see no further.",
+        "Recency: attention to keys by their distance, against an even spread over the keys that a row sees (bins "
+        "double in width). A kind's line ends where its layers see no further.",
     ),
     "attention_place.png": (
         _place,

@@ -47,7 +47,7 @@ def segments(subjects: Sequence[Subject]) -> Table | None:
                     continue
                 ratio = _row(s, "segment_ratio", multiple, kind=kind, segment="needle")
                 best = next(iter(s.rows(ATTENTION, "retrieval_best", multiple=multiple, kind=kind)), None)
-                at = "" if best is None else f" ({best['layer']}.{best['head']})"
+                at = f" ({best['layer']}.{best['head']})" if best is not None and best["value"] else ""
                 found = [*(_number(m, 4) for m in mass), _number(ratio, 2)]
                 found += [_number(_row(s, "retrieval", multiple, kind=kind)), f"{_number(best)}{at}"]
                 rows.append([name(s, kind), _length(subjects, multiple), *found])

@@ -111,6 +111,7 @@ def test_uniform_attention_lies_on_segments_by_their_share_and_nowhere_else(case
     seen = np.concatenate([1 / (case.even_rows(10, 0) + 1) for case in cases])
     assert of(rows, "sink_mass", layer=1, head=None)[0]["value"] == pytest.approx(seen.mean(), rel=1e-5)
     assert {r["value"] for r in of(rows, "sink_rate")} == {0.0}
+    assert {round(r["value"], 6) for r in of(rows, "recency")} == {1}
     by_distance = of(rows, "attention_by_distance")
     assert len(by_distance) > 4
     for r in by_distance[:3]:  # every row sees that far

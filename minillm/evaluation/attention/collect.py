@@ -56,6 +56,8 @@ class LayerSums:
     """(N bins,) mass, mean over heads."""
     keys_by_distance: list[np.ndarray] = field(default_factory=list)
     """(N bins,) visible keys."""
+    share_by_distance: list[np.ndarray] = field(default_factory=list)
+    """(N bins,) share of a row's visible keys."""
 
     def stacked(self, name: str) -> np.ndarray:
         """(N, ...) float64."""
@@ -214,7 +216,9 @@ class _Batch:
             sums.on_first.append(r["on_first"][:, even][:, seeing].sum(axis=1))
             sums.seeing_first.append(int(seeing.sum()))
             sums.by_distance.append(r["by_distance"][:, even].mean(axis=0).sum(axis=0))
-            sums.keys_by_distance.append(r["keys_by_distance"][even].sum(axis=0))
+            keys = r["keys_by_distance"][even]
+            sums.keys_by_distance.append(keys.sum(axis=0))
+            sums.share_by_distance.append((keys / r["visible"][even, None]).sum(axis=0))
 
 
 def _segments(by_category: np.ndarray, case: Case) -> np.ndarray:

@@ -206,15 +206,18 @@ def _rate(first: list[np.ndarray], seeing: list[np.ndarray], threshold: float, n
 def _distance_rows(
     found: Collected, specs: Sequence[LayerSpec], length: int, clusters: Clusters, even: np.ndarray
 ) -> list[Row]:
-    """Mean attention to a visible key by its distance, per kind: mass in a bin over the keys that could be seen in it.
-    A bin that no row sees into has no row."""
+    """By distance and kind: mean attention to a visible key, and `recency`, the same against an even spread over the
+    keys that a row sees, which rows of different lengths have in common. A bin that no row sees into has no row."""
     rows = []
     for kind in dict.fromkeys(spec.kind for spec in specs):
         layers = [spec.index for spec in specs if spec.kind == kind]
-        mass = np.mean([found.layers[i].stacked("by_distance") for i in layers], axis=0)
-        keys = np.mean([found.layers[i].stacked("keys_by_distance") for i in layers], axis=0)
+        mass, keys, share = (
+            np.mean([found.layers[i].stacked(f"{name}by_distance") for i in layers], axis=0)
+            for name in ("", "keys_", "share_")
+        )
         for b, (low, high) in enumerate(bin_edges(length)):
             if keys[:, b].sum():
                 where = {"kind": kind, "bin": str(low) if low == high else f"{low}-{high}"}
                 rows.append(row("attention_by_distance", length, clusters.mean(mass[:, b], keys[:, b], even), **where))
+                rows.append(row("recency", length, clusters.mean(mass[:, b], share[:, b], even), **where))
     return rows
