@@ -150,7 +150,7 @@ def position(subjects: Sequence[Subject]) -> Table | None:
             best = max(layers, key=lambda r: r["value"])
             error = _row(s, "position_error", multiple, layer=best["layer"])
             cells.append(f"{_number(best)}, {_number(error, 0)} tokens (layer {best['layer']})")
-        if set(cells) != {wording.NOTHING}:
+        if set(cells) - {wording.NOTHING}:
             rows.append([s.label, *cells])
     return _table(
         ["run", *(_length(subjects, m) for m in found)],
