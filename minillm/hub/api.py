@@ -96,9 +96,12 @@ def to_transformers(model: Decoder, family: str | None = None) -> PreTrainedMode
     # Whatever it would draw is overwritten: time, and the caller's generator, are spared.
     with torch.random.fork_rng(devices=[]), no_init_weights():
         made = transformers.AutoModelForCausalLM.from_config(config, dtype=model.embed_tokens.weight.dtype)
-    state = {name: tensor.cpu() for name, tensor in weights.items()}
-    if model.config.block.tie_word_embeddings and found.head in made.state_dict():
-        state[found.head] = state[found.embedding]
+    known = made.state_dict().keys()
+    # A release may know a tensor by its older name, that of files.
+    names = {name: name if name in known else found.file_name(name) for name in (*weights, found.head)}
+    state = {names[name]: tensor.cpu() for name, tensor in weights.items()}
+    if model.config.block.tie_word_embeddings and names[found.head] in known:
+        state[names[found.head]] = state[found.embedding]
     made.load_state_dict(state, strict=True)
     made.tie_weights()
     return made.eval()
