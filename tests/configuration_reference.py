@@ -23,7 +23,7 @@ from minillm.config.compose import compose_plain
 from minillm.config.expand import DEFAULTS
 from minillm.config.layers import LayerSpec, QKNorm
 from minillm.config.parse import SCALARS, SECTIONS
-from minillm.config.schema import Backend, BlockConfig, Config
+from minillm.config.schema import Backend, BlockConfig, Config, LengthProbeConfig
 from minillm.evaluation.settings import EvalConfig, SuiteSettings
 from minillm.position import SCHEMES, TEMPERATURES, EmbeddingScheme, PositionScheme, TemperatureScheme
 from minillm.position.scaling import SCALINGS, Scaling
@@ -89,6 +89,8 @@ def page() -> str:
         for file in files:
             said |= comments(f"{name}/{file.name}")
         parts.append(table(f"`{name}`", summary(cls), rows(cls, train[name], None, said)))
+    probe = compose_plain(["callbacks=length_probe"])["callbacks"]["length_probe"]
+    parts.append(table("`callbacks.length_probe`", summary(LengthProbeConfig), rows(LengthProbeConfig, probe)))
     own = rows(EvalConfig, evaluate, set(evaluate) - {"suite"}, comments("eval.yaml"))
     parts.append(table("Evaluation: `python eval.py`", "Top-level keys (`conf/eval.yaml`).", own))
     for name, cls in typing.get_type_hints(SuiteSettings).items():
@@ -219,7 +221,7 @@ def words(hint: Any) -> str:
         return f"list ({words(inside[0])})"
     if origin is dict or hint is dict:
         return "mapping"
-    return WORDS[hint]
+    return "mapping" if dataclasses.is_dataclass(hint) else WORDS[hint]
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ from minillm.attention.backends import check as check_backend
 from minillm.config import expand, fields
 from minillm.config.schema import (
     BlockConfig,
+    CallbacksConfig,
     Config,
     DataConfig,
+    LengthProbeConfig,
     LoggerConfig,
     ModelConfig,
     OptimConfig,
@@ -29,6 +31,7 @@ SECTIONS = {
     "schedule": ScheduleConfig,
     "trainer": TrainerConfig,
     "logger": LoggerConfig,
+    "callbacks": CallbacksConfig,
 }
 SCALARS: dict[str, Any] = {
     name: Config.__annotations__[name]
@@ -61,6 +64,7 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
             raise ConfigError(
                 f"{key} = {plain[key]!r}: unknown key.{nearest(str(key), known)} Allowed here: {', '.join(known)}."
             )
+    plain = {"callbacks": {}, **plain}  # configurations of earlier versions have none
     for key in ("model", "block", *SECTIONS):
         if not isinstance(plain.get(key), Mapping):
             raise ConfigError(f"{key}: expected a mapping, got {plain.get(key)!r}.")
@@ -95,7 +99,18 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
         plain=dict(plain),
     )
     _check_numbers(config)
+    if config.callbacks.length_probe is not None:
+        _check_probe(config.callbacks.length_probe)
     return config
+
+
+def _check_probe(probe: LengthProbeConfig) -> None:
+    where = "callbacks.length_probe"
+    for name, number in (("every", probe.every), ("samples", probe.samples)):
+        if number < 1:
+            raise ConfigError(f"{where}.{name} = {number}: must be 1 or more.")
+    if not probe.lengths or probe.lengths[0] != 1 or list(probe.lengths) != sorted(set(probe.lengths)):
+        raise ConfigError(f"{where}.lengths = {list(probe.lengths)}: must be rising multiples, from 1.")
 
 
 def _check_init(scalars: Mapping[str, Any], tokenizer: TokenizerConfig) -> None:

@@ -193,6 +193,26 @@ class LoggerConfig:
 
 
 @dataclass(frozen=True)
+class LengthProbeConfig:
+    """Loss or accuracy past the training length, at intervals of the training (`conf/callbacks/length_probe.yaml`)."""
+
+    every: int
+    """Updates between probes; there is one at the end too."""
+    lengths: tuple[int, ...] = (1, 2, 4, 8)
+    """Rising multiples of the training length, from 1."""
+    samples: int = 4
+    """Held-out documents, or validation samples of a task, at each length."""
+
+
+@dataclass(frozen=True)
+class CallbacksConfig:
+    """What is measured during training besides the held-out loss (`conf/callbacks/`)."""
+
+    length_probe: LengthProbeConfig | None = None
+    """Loss or accuracy past the training length, at intervals; null for none."""
+
+
+@dataclass(frozen=True)
 class Config:
     """One run. `plain` is the resolved mapping it was built from: what config.yaml and checkpoints hold."""
 
@@ -204,6 +224,7 @@ class Config:
     schedule: ScheduleConfig
     trainer: TrainerConfig
     logger: LoggerConfig
+    callbacks: CallbacksConfig
     seed: int
     name: str | None
     """Readable part of the run folder's name; null is <model>-<size>-<data>."""

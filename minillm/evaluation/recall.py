@@ -23,7 +23,7 @@ import torch
 from torch.nn import functional as F
 
 from minillm.config.layers import LayerSpec
-from minillm.data.tasks.base import Answer, Task
+from minillm.data.tasks.base import Answer, Split, Task
 from minillm.data.tasks.batches import stack
 from minillm.data.windows import IGNORED
 from minillm.errors import PositionUndefined
@@ -82,6 +82,7 @@ def measure(
     device: torch.device | str = "cpu",
     precision: str = "fp32",
     progress: Callable[[int], None] | None = None,
+    split: Split = "test",
 ) -> list[Row]:
     """Rows of the suite, see above.
 
@@ -96,7 +97,7 @@ def measure(
         length = multiple * train_length
         common = {"task": task.name, "length": length, "multiple": multiple, "chance": task.chance(length)}
         try:
-            scored = _score(model, task, length, settings, device, precision, progress)
+            scored = _score(model, task, length, settings, device, precision, progress, split)
         except PositionUndefined:
             rows += [_row(metric, common, None, note=NOT_DEFINED) for metric in ("token_accuracy", "exact", "nll")]
             continue
@@ -164,13 +165,14 @@ def _score(
     device: torch.device | str,
     precision: str,
     progress: Callable[[int], None] | None,
+    split: Split,
 ) -> list[Scored]:
-    """Every answer of the first `settings.samples` test samples of `length` tokens."""
+    """Every answer of the first `settings.samples` samples of `length` tokens of the split."""
     scored = []
     rows = max(1, settings.batch_tokens // length)
     for start in range(0, settings.samples, rows):
         indices = range(start, min(start + rows, settings.samples))
-        samples = [task.sample(0, "test", length, i) for i in indices]
+        samples = [task.sample(0, split, length, i) for i in indices]
         batch = stack(samples, max(len(sample.tokens) for sample in samples))
         with autocast(device, precision):
             hidden = model.hidden(batch["tokens"].to(device))

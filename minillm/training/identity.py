@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 # number of processes changes), so they may differ between the parts of one run.
 FREE = (
     "logger",
+    "callbacks",
     "data.num_workers",
     "data.cache_dir",
     "trainer.devices",

@@ -29,6 +29,7 @@ from minillm.training import ranks
 from minillm.training.begin import own_tokenizer, real_model
 from minillm.training.callbacks import metrics_file, sample
 from minillm.training.callbacks.checkpoint import Checkpoints
+from minillm.training.callbacks.length_probe import length_probe
 from minillm.training.callbacks.logger import ToLoggers
 from minillm.training.callbacks.metrics_file import MetricsFile
 from minillm.training.callbacks.progress import ProgressLine
@@ -115,6 +116,7 @@ def _fit(
     train.load_state_dict({"next_update": start})
     some, every = (data.val_loader(cfg.data, rank, world_size, limit) for limit in (cfg.trainer.val_batches, None))
     validation = Validation if cfg.data.source != "task" else TaskValidation
+    probe = length_probe(cfg, data)
     trainer = pl.Trainer(
         accelerator=accelerator,
         devices=cfg.trainer.devices,
@@ -129,6 +131,7 @@ def _fit(
         logger=loggers or False,
         callbacks=[
             validation(some, every, data.tokens_per_byte),
+            *([probe] if probe is not None else []),
             MetricsFile(run_dir / "metrics.jsonl"),
             ToLoggers(),
             *([ProgressLine(stop_at)] if cfg.trainer.progress_bar else []),

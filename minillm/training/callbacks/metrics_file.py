@@ -1,8 +1,8 @@
 """metrics.jsonl: one line for each step at which something was measured, each step once, complete without any logger.
 
 A line is a JSON object: `step` (updates done), `tokens` (target tokens trained on), `time` (seconds of this run over
-all its parts), `train/...`, and where they were measured `val/...` and, at the end of the run, `final/...`. Losses are
-in nats per token.
+all its parts), `train/...`, and where they were measured `val/...`, `length/...` and, at the end of a run, `final/...`.
+Losses are in nats per token.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MetricsFile(AfterUpdate):
 
 def point_due(module: TrainingModule) -> bool:
     """Whether `module.point` is written and logged: at `log_every`, where validation was made, and at the end."""
-    validated = any(name.startswith(("val/", "final/")) for name in module.point)
+    validated = any(name.startswith(("val/", "final/", "length/")) for name in module.point)
     return validated or due(module.step, module.cfg.trainer.log_every) or module.step >= module.cfg.trainer.max_steps
 
 
