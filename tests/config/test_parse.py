@@ -121,8 +121,8 @@ def test_biases_of_a_block_are_the_layers_default_and_may_be_taken_back() -> Non
             "sed",
             1,
             "sed = 1: unknown key. Did you mean 'seed'? Allowed here: model, block, size, data, tokenizer, optim, "
-            "schedule, trainer, logger, callbacks, seed, name, run_dir, output_dir, resume, init_from, init_from_allow, "
-            "init_from_fingerprint, train_only, dry_run, eval_at_end, choices.",
+            "schedule, trainer, logger, callbacks, seed, name, run_dir, output_dir, resume, init_from, "
+            "init_from_allow, init_from_fingerprint, train_only, dry_run, eval_at_end, choices.",
         ),
     ],
 )
