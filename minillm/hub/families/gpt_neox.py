@@ -71,11 +71,14 @@ class GPTNeoX(GPTLike):
         position, block = model.layers[0].position, model.block
         # Written out even where all is rotated: left out it would mean a quarter.
         share = position.partial_rotary_factor if isinstance(position, RoPE) else ROTATED
+        rope = {**write_rope(model.layers[0]), "partial_rotary_factor": share}
         return {
             "hidden_act": WRITTEN_ACTIVATION.get(block.mlp, "gelu"),
             "use_parallel_residual": block.norm_placement == "parallel_split",
             "attention_bias": block.attention_bias,
-            "rope_parameters": {**write_rope(model.layers[0]), "partial_rotary_factor": share},
+            "rope_parameters": rope,
+            "rotary_pct": share,  # the first releases of transformers 5, and older ones, read these two alone
+            "rotary_emb_base": rope["rope_theta"],
         }
 
     def steps(self, module: str, model: ModelConfig) -> tuple[Step, ...]:
