@@ -125,16 +125,25 @@ def test_greedy_generation_is_ours_with_and_without_a_cache(use_cache: bool, our
 
 @torch.no_grad()
 def test_the_cache_gives_the_logits_of_the_whole_text(ours: Decoder, theirs: Any) -> None:
+    from minillm.hub.own_model import CACHE
+
     tokens = ids(2, 40)
     first = theirs(tokens[:, :17], use_cache=True)
-    second = theirs(tokens[:, 17:18], cache=first.cache)
-    third = theirs(tokens[:, 18:], cache=second.cache)
-    assert third.cache.get_seq_length() == 40
+    second = theirs(tokens[:, 17:18], **{CACHE: first[CACHE]})
+    third = theirs(tokens[:, 18:], **{CACHE: second[CACHE]})
+    cache = third[CACHE]
+    assert cache.get_seq_length() == 40
     got = torch.cat([first.logits, second.logits, third.logits], dim=1)
     assert (got - ours(tokens)).abs().max() < 1e-4
     held = ours.new_cache(2)
     ours(tokens, cache=held)
-    assert third.cache.kv.nbytes() <= 1.5 * held.nbytes(), "windowed layers keep their windows alone"
+    assert cache.kv.nbytes() <= 1.5 * held.nbytes(), "windowed layers keep their windows alone"
+
+
+@torch.no_grad()
+def test_positions_that_are_given_are_taken(ours: Decoder, theirs: Any) -> None:
+    tokens, positions = ids(1, 9), torch.arange(9)[None] * 3
+    assert torch.equal(theirs(tokens, position_ids=positions).logits, ours(tokens, positions=positions))
 
 
 @torch.no_grad()
@@ -170,7 +179,7 @@ def test_sampling_draws_several_continuations(theirs: Any) -> None:
 ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "a mask of four dimensions": ({"attention_mask": torch.ones(1, 1, 4, 4)}, "attention_mask: shape"),
     "a mask of another length": ({"attention_mask": torch.ones(1, 3)}, "attention_mask: shape"),
-    "another cache": ({"cache": transformers.DynamicCache()}, "a DynamicCache, where only a cache that this model"),
+    "another cache": ({"past_key_values": transformers.DynamicCache()}, "a DynamicCache, where only a cache that this"),
     "embeddings": ({"inputs_embeds": torch.zeros(1, 4, 24)}, "inputs_embeds"),
     "hidden states": ({"output_hidden_states": True}, "output_hidden_states"),
 }
