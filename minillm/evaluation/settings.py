@@ -82,7 +82,9 @@ class AttentionSettings:
     lengths: tuple[int, ...] = (1, 4, 16)
     """The first one also has the head knockout, and the rows that runs are compared by."""
     samples: int = 8
-    """Documents read at each length, or samples of a recall task."""
+    """Documents read at each length."""
+    recall_samples: int = 64
+    """Samples read at each length, of a run on a recall task."""
     min_documents: int = 2
     """A length is measured where so many documents are that long."""
     span: int = 16
@@ -113,8 +115,8 @@ class AttentionSettings:
         """As LengthPerplexitySettings.check."""
         rising_multiples(self.lengths, f"{where}.lengths")
         at_least_one(
-            self, where, "samples", "min_documents", "rows", "knockout_heads", "knockout_draws", "similarity_rows",
-            "similarity_tokens", "batch_tokens",
+            self, where, "samples", "recall_samples", "min_documents", "rows", "knockout_heads", "knockout_draws",
+            "similarity_rows", "similarity_tokens", "batch_tokens",
         )  # fmt: skip
         if self.span < 2:
             raise ConfigError(f"{where}.span = {self.span}: must be 2 or more, as its first token cannot be looked up.")

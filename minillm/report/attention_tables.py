@@ -187,6 +187,20 @@ def similarity(subjects: Sequence[Subject]) -> Table | None:
     )
 
 
+def notes(subjects: Sequence[Subject]) -> list[str]:
+    """Lengths that were not measured, and what the numbers do not say."""
+    out = []
+    for s in subjects:
+        missing = [r for r in s.rows(ATTENTION, "segment_mass") if r["kind"] is None]
+        out += [f"{s.label}: attention at {r['length']} tokens: {r['note']}." for r in missing]
+    if lengths(subjects):
+        out.append(
+            "Attention mass is what a head looks at, not what the model uses: only silencing heads shows that. The "
+            "position probe is linear, so it bounds from below what a layer knows of position."
+        )
+    return out
+
+
 def _table(
     header: list[str], rows: list[list[str]], caption: str, text: frozenset[int] = frozenset({0})
 ) -> Table | None:

@@ -147,6 +147,7 @@ def _limits(subjects: Sequence[Subject]) -> list[str]:
                 f"{s.label}: not measured at {', '.join(map(str, missing))} tokens, as fewer than "
                 f"{settings['min_documents']} documents are longer."
             )
+    items += attention_tables.notes(subjects)
     items += _document_notes(subjects)
     items += [f"{s.label}: no {suite}, as {reason}" for s in subjects for suite, reason in s.evaluation.skipped.items()]
     return items

@@ -23,6 +23,7 @@ def differences(subjects: Sequence[Subject]) -> list[str]:
         ("width", lambda s: s.config.model.hidden_size),
         ("block", lambda s: s.config.choices.get("block")),
         ("documents evaluated", lambda s: s.settings("length_perplexity").get("documents_digest")),
+        ("documents of the attention suite", lambda s: s.settings("attention").get("documents_digest")),
         ("arithmetic of the evaluation", lambda s: s.settings("length_perplexity").get("precision")),
         ("machine of the speed measurements", lambda s: s.settings("cost").get("machine")),
         ("threads of the speed measurements", lambda s: s.settings("cost").get("threads")),

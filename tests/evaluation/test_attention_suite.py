@@ -30,7 +30,9 @@ from minillm.position.nope import NoPE
 from minillm.position.rope import RoPE
 
 T, VOCAB = 96, 128
-QUICK = AttentionSettings(lengths=(1, 2), samples=3, rows=10, positions=20, knockout_draws=1, similarity_rows=3)
+QUICK = AttentionSettings(
+    lengths=(1, 2), samples=3, recall_samples=3, rows=10, positions=20, knockout_draws=1, similarity_rows=3
+)
 PLAN = (
     LayerSpec(0, "local", RoPE(), 4, 2, 8, window=12),
     LayerSpec(1, "global", NoPE(), 4, 2, 8, sink_logits=True),
@@ -294,6 +296,26 @@ def test_a_length_without_meaning_is_said_to_have_none() -> None:
     model = model_of(LayerSpec(0, "all", NoPE(), 2, 1, 8), embedding_position=Learned())
     rows = measure(model, T, QUICK, Text(documents(*[2 * T] * 3), QUICK))
     assert [(r["metric"], r["note"]) for r in rows if r["length"] == 2 * T] == [("segment_mass", NOT_DEFINED)]
+
+
+def test_a_length_beyond_the_memory_is_said_and_the_others_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minillm.evaluation.attention import suite
+
+    def fails_when_long(model: Decoder, cases: list[Case], *args: Any) -> Collected:
+        if len(cases[0].tokens) > T:
+            raise RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+            )
+        return collect(model, cases, *args)
+
+    monkeypatch.setattr(suite, "collect", fails_when_long)
+    model, source = model_of(*PLAN), Text(documents(*[2 * T] * 3), QUICK)
+    rows = measure(model, T, QUICK, source)
+    assert [r["note"] for r in rows if r["length"] == 2 * T] == ["not measured: 192 tokens do not fit the memory"]
+    assert of(rows, "entropy_bits", length=T)
+    monkeypatch.setattr(suite, "collect", lambda *args: 1 / torch.zeros(2, 3).mm(torch.zeros(2, 3)))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        measure(model, T, QUICK, source)
 
 
 def test_a_recall_task_is_read_through_its_own_samples() -> None:

@@ -77,7 +77,7 @@ class Recall:
         return f"test samples of the task {self.task.name}"
 
     def cases(self, length: int, again: bool = False) -> list[Case]:
-        count = self.settings.samples
+        count = self.settings.recall_samples
         both = recall(self.task, length, 3 * count, self.settings.span)
         return both[count:] if again else both[:count]
 
@@ -94,7 +94,7 @@ def measure(
     """Rows of the suite; every one says its `source` and its length as a `multiple` of the training length.
 
     Args:
-        model: in eval mode, on `device`.
+        model: in eval mode, on `device`. A length that does not fit its memory is said to have no rows.
         progress: called with the number of tokens just read; `num_tokens` is the total.
     """
     reading = Reading(settings.batch_tokens, device, precision, progress or (lambda tokens: None))
@@ -109,7 +109,18 @@ def measure(
             rows += _at_length(model, length, settings, source, cases, reading, first=multiple == settings.lengths[0])
         except PositionUndefined:
             rows.append(row("segment_mass", length, note=NOT_DEFINED))
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            rows.append(row("segment_mass", length, note=f"not measured: {length} tokens do not fit the memory"))
     return [{**r, "multiple": r["length"] / train_length, "source": source.name} for r in rows]
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """torch says it by a class of its own on a GPU, and by a plain RuntimeError on the CPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return "DefaultCPUAllocator" in str(error)
 
 
 def num_tokens(train_length: int, settings: AttentionSettings, source: Source) -> int:
