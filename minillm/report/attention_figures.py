@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from minillm.evaluation.attention.cases import SEGMENTS
+from minillm.evaluation.attention.collect import NEAR
 from minillm.report.collect import Row, Subject
 from minillm.report.figures import length_axis, styles, unit
 from minillm.report.style import COLOURS, FAINT, INK, panels, titled
@@ -179,7 +180,9 @@ def _heads(subjects: Sequence[Subject]) -> Any:
     """Retrieval score of every head at the first length, a panel for each run; rows are layers, the first on top."""
     grids = []
     for subject in subjects[:MOST_HEAT_MAPS]:
-        rows = [r for r in subject.rows(ATTENTION, "retrieval") if r["head"] is not None and r["value"] is not None]
+        rows = [
+            r for r in subject.rows(ATTENTION, "retrieval_near") if r["head"] is not None and r["value"] is not None
+        ]
         if rows:
             first = rows[0]["length"]
             layers = subject.config.model.layers
@@ -257,8 +260,8 @@ FIGURES: dict[str, tuple[Callable[[Sequence[Subject]], Any], str]] = {
     ),
     "attention_heads.png": (
         _heads,
-        "Retrieval score of each head at the first length: how often, while a token is to be copied, the head's "
-        "highest probability is on that very token of the needle.",
+        "Retrieval heads at the first length: how often, while a token is to be copied, a head's highest probability "
+        f"is on that token of the needle or at most {NEAR} tokens from it.",
     ),
     "position_probe.png": (
         _position,

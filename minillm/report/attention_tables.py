@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minillm.evaluation.attention.cases import SEGMENTS
+from minillm.evaluation.attention.collect import NEAR
 from minillm.evaluation.attention.similarity import between_heads, unpack
 from minillm.report import wording
 from minillm.report.attention_figures import ATTENTION, kinds, lengths, name
@@ -49,15 +50,17 @@ def segments(subjects: Sequence[Subject]) -> Table | None:
                 best = next(iter(s.rows(ATTENTION, "retrieval_best", multiple=multiple, kind=kind)), None)
                 at = f" ({best['layer']}.{best['head']})" if best is not None and best["value"] else ""
                 found = [*(_number(m, 4) for m in mass), _number(ratio, 2)]
-                found += [_number(_row(s, "retrieval", multiple, kind=kind)), f"{_number(best)}{at}"]
+                found += [_number(_row(s, metric, multiple, kind=kind)) for metric in ("retrieval", "retrieval_near")]
+                found += [f"{_number(best)}{at}"]
                 rows.append([name(s, kind), _length(subjects, multiple), *found])
-    header = ["run, layers", "length", *SEGMENTS, "needle / even", "retrieval", "best head (layer.head)"]
+    header = ["run, layers", "length", *SEGMENTS, "needle / even", "retrieval", "near", "best head (layer.head)"]
     return _table(
         header,
         rows,
         "Attention of the answering rows by segment, mean over the heads and layers of a kind; the four add up to 1. "
         "Needle / even: its mass against its share of the text. Retrieval: share of answer tokens on which a head's "
-        f"highest probability is the token to be copied. The cases: {_sources(subjects)}.",
+        f"highest probability is the token to be copied; near, and of the best head: or at most {NEAR} tokens from it. "
+        f"The cases: {_sources(subjects)}.",
         text=frozenset({0, 1}),
     )
 

@@ -6,7 +6,8 @@ of its tokens can be had by looking up what followed the last one before. This n
 is what induction heads do (Olsson et al. 2022, arXiv 2209.11895); it is not the needle task of the RNoPE-SWA paper.
 Everything before the copy is untouched text, on which entropy, recency and sinks are measured in the same pass.
 
-Recall tasks (`recall`): the task's own test samples, whose answers say where their evidence stands.
+Recall tasks (`recall`): the task's own test samples, whose answers say where their evidence stands. A needle there is
+the evidence with one token on either side: its key, and the token after it, where small models gather what they read.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def recall(task: Task, length: int, count: int, rows: int, seed: int = 0) -> lis
             Case(
                 tokens=np.asarray(sample.tokens, np.int64),
                 cluster=index,
-                needles=tuple((int(a.evidence or 0), a.length) for a in held),
+                needles=tuple(_with_sides(int(a.evidence or 0), a.length) for a in held),
                 question=min((a.at for a in sample.answers), default=len(sample.tokens)),
                 rows=at[order],
                 needle_of=of[order],
@@ -130,3 +131,8 @@ def recall(task: Task, length: int, count: int, rows: int, seed: int = 0) -> lis
             )
         )
     return cases
+
+
+def _with_sides(evidence: int, length: int) -> tuple[int, int]:
+    first = max(evidence - 1, 0)
+    return first, evidence + length + 1 - first

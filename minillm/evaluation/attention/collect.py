@@ -25,6 +25,10 @@ from minillm.model.decoder import Decoder
 SHOWN_FROM, SHOWN_SHARE, STRETCHES = 10, 0.97, 20
 """Attention by place in the text leaves out the first 10 and the last 3 % of tokens, as in arXiv 2501.18795."""
 
+NEAR = 2
+"""Tokens from the one to be copied at which a head still counts as looking at it. Trained needle models read a token
+from the one after it, into which earlier layers have carried it."""
+
 
 @dataclass
 class LayerSums:
@@ -38,6 +42,8 @@ class LayerSums:
     attends to all alike would have."""
     hits: list[np.ndarray] = field(default_factory=list)
     """(H,) answer rows whose highest key is the token to be copied."""
+    near: list[np.ndarray] = field(default_factory=list)
+    """(H,) answer rows whose highest key is at most `NEAR` tokens from it."""
     by_place: list[np.ndarray] = field(default_factory=list)
     """(20,) mass by stretch of the text, mean over heads, summed over answer rows."""
     entropy: list[np.ndarray] = field(default_factory=list)
@@ -204,6 +210,7 @@ class _Batch:
             sums.mass.append(_segments(r["sums"][:, :n, : self.kinds], case))
             sums.share.append(_segments(self.shares[None, i, :n], case)[0])
             sums.hits.append((r["top"][:, :n] == case.copied_from).sum(axis=1))
+            sums.near.append((np.abs(r["top"][:, :n] - case.copied_from) <= NEAR).sum(axis=1))
             sums.by_place.append(r["sums"][:, :n, self.kinds :].mean(axis=0).sum(axis=0))
             even = slice(self.most, None)
             bits = r["entropy"][:, even] / np.log(2)

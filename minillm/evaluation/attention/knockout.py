@@ -71,14 +71,16 @@ def knockout(
     change against none. The cases are read 2 + draws times.
 
     Args:
-        scores: of each layer, (H,) retrieval scores.
+        scores: of each layer, (H,) retrieval scores (`collect.LayerSums.near`).
         count: heads to silence; draws: sets of control heads, whose mean is reported.
     """
     heads_of = {spec.index: spec.num_attention_heads for spec in model.layer_specs}
     chosen = best_heads(scores, count)
     if not chosen:
         reading.progress((2 + draws) * sum(len(case.tokens) for case in cases))
-        return [row("knockout_accuracy", length, heads="retrieval", note="no head's arg-max is ever the answer")]
+        return [
+            row("knockout_accuracy", length, heads="retrieval", note="no head's highest key is ever near the answer")
+        ]
     generator = np.random.default_rng(0)
     controls = [control_heads(chosen, heads_of, generator) for _ in range(draws)]
     base, silent = (answers(model, cases, heads, reading) for heads in ([], chosen))

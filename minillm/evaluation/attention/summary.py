@@ -130,23 +130,24 @@ def _stretch(length: int, stretch: int) -> tuple[int, int]:
 def _retrieval_rows(
     found: Collected, specs: Sequence[LayerSpec], length: int, clusters: Clusters, answers: np.ndarray
 ) -> list[Row]:
+    """`retrieval`: how often a head's highest key is the token to be copied (arXiv 2404.15574); `retrieval_near`: or at
+    most `collect.NEAR` tokens from it; `retrieval_best`: the latter, of the best head of a kind."""
     rows = []
-    hits = {spec.index: found.layers[spec.index].stacked("hits") for spec in specs}
-    for spec in specs:
-        for head in range(spec.num_attention_heads):
-            estimate = clusters.mean(hits[spec.index][:, head], answers)
-            rows.append(row("retrieval", length, estimate, layer=spec.index, head=head, kind=spec.kind))
-    for where, layers in groups(specs):
-        per_layer = [hits[i].mean(axis=1) for i in layers]
-        rows.append(row("retrieval", length, clusters.mean(np.mean(per_layer, axis=0), answers), **where))
-        if "layer" not in where:
-            # A few heads do the work, which a mean over all of them hides.
-            best = max(
-                ((i, h) for i in layers for h in range(hits[i].shape[1])), key=lambda x: hits[x[0]][:, x[1]].sum()
-            )
-            estimate = clusters.mean(hits[best[0]][:, best[1]], answers)
-            where = {**where, "layer": best[0], "head": best[1]}
-            rows.append(row("retrieval_best", length, estimate, **where))
+    for metric, name in (("retrieval", "hits"), ("retrieval_near", "near")):
+        hits = {spec.index: found.layers[spec.index].stacked(name) for spec in specs}
+        for spec in specs:
+            for head in range(spec.num_attention_heads):
+                estimate = clusters.mean(hits[spec.index][:, head], answers)
+                rows.append(row(metric, length, estimate, layer=spec.index, head=head, kind=spec.kind))
+        for where, layers in groups(specs):
+            per_layer = [hits[i].mean(axis=1) for i in layers]
+            rows.append(row(metric, length, clusters.mean(np.mean(per_layer, axis=0), answers), **where))
+    for kind in dict.fromkeys(spec.kind for spec in specs):
+        # A few heads do the work, which a mean over all of them hides.
+        heads = [(s.index, h) for s in specs if s.kind == kind for h in range(s.num_attention_heads)]
+        layer, head = max(heads, key=lambda x: hits[x[0]][:, x[1]].sum())
+        estimate = clusters.mean(hits[layer][:, head], answers)
+        rows.append(row("retrieval_best", length, estimate, kind=kind, layer=layer, head=head))
     return rows
 
 
