@@ -99,7 +99,7 @@ class AttentionSettings:
     sink_thresholds: tuple[float, ...] = (0.1, 0.3, 0.5)
     """A head is a sink where its mean attention to the first token is above it."""
     knockout_heads: int | None = None
-    """Retrieval heads silenced at once; null is a tenth of all heads."""
+    """Retrieval heads silenced at once; null is all that are half as good as the best, a quarter of all at most."""
     knockout_draws: int = 3
     """Sets of as many other heads, for comparison."""
     similarity_documents: int = 4

@@ -200,6 +200,9 @@ def test_controls_are_as_many_other_heads_of_the_same_layers() -> None:
     chosen = best_heads(scores, 3)
     assert chosen == [(0, 1), (1, 2), (1, 0)]
     assert best_heads(scores, 99) == [(0, 1), (1, 2), (1, 0), (1, 3)], "a head that never looks there is none"
+    assert best_heads(scores, None) == [(0, 1), (1, 2)], "half as good as the best, two of ten at most"
+    assert best_heads({0: np.array([0.9, 0.1, 0.44, 0.5]), 1: np.zeros(8)}, None) == [(0, 0), (0, 3)]
+    assert best_heads({0: np.zeros(4)}, None) == []
     draw = np.random.default_rng(0)
     for _ in range(20):
         control = control_heads(chosen, {0: 2, 1: 4, 2: 4}, draw)
@@ -207,6 +210,8 @@ def test_controls_are_as_many_other_heads_of_the_same_layers() -> None:
         assert len(set(control) - set(chosen)) == 3
     crowded = control_heads([(0, 0), (0, 1)], {0: 2, 1: 4, 2: 4}, draw)
     assert [layer for layer, _ in crowded] == [1, 1], "the nearest layer with heads to spare"
+    both = [control_heads([(1, h) for h in range(4)], {0: 4, 1: 4, 2: 4}, draw) for _ in range(9)]
+    assert {layer for heads in both for layer, _ in heads} == {0, 2}
 
 
 def test_silencing_heads_that_do_nothing_changes_nothing() -> None:

@@ -23,10 +23,14 @@ Head = tuple[int, int]
 """Layer and head."""
 
 
-def best_heads(scores: Mapping[int, np.ndarray], count: int) -> list[Head]:
-    """The `count` heads of highest score, of equal ones the earlier; heads of score 0 are none."""
-    every = [(-value, layer, head) for layer, of in scores.items() for head, value in enumerate(of) if value > 0]
-    return [(layer, head) for _, layer, head in sorted(every)[:count]]
+def best_heads(scores: Mapping[int, np.ndarray], count: int | None) -> list[Head]:
+    """The `count` heads of highest score, of equal ones the earlier; heads of score 0 are none. None takes those that
+    are at least half as good as the best, a quarter of all heads at most: others that do the same work would stand in
+    for a few silenced ones."""
+    every = sorted((-value, layer, head) for layer, of in scores.items() for head, value in enumerate(of))
+    least = max(-every[0][0] / 2, 0) if count is None else 0
+    good = [(layer, head) for negative, layer, head in every if -negative >= least and negative < 0]
+    return good[: max(1, len(every) // 4) if count is None else count]
 
 
 def control_heads(chosen: Sequence[Head], heads_of: Mapping[int, int], draw: np.random.Generator) -> list[Head]:
@@ -34,7 +38,8 @@ def control_heads(chosen: Sequence[Head], heads_of: Mapping[int, int], draw: np.
     free = {layer: [h for h in range(n) if (layer, h) not in set(chosen)] for layer, n in heads_of.items()}
     out: list[Head] = []
     for layer, _ in sorted(chosen):
-        nearest = sorted((other for other in free if free[other]), key=lambda other: (abs(other - layer), other))
+        # Of a layer above and one below that are as near, either: all of one layer would be a blow of its own.
+        nearest = sorted((o for o in free if free[o]), key=lambda other: (abs(other - layer), draw.random()))
         if not nearest:
             break
         head = free[nearest[0]].pop(int(draw.integers(len(free[nearest[0]]))))
@@ -62,7 +67,7 @@ def knockout(
     model: Decoder,
     cases: Sequence[Case],
     scores: Mapping[int, np.ndarray],
-    count: int,
+    count: int | None,
     draws: int,
     length: int,
     reading: Reading = Reading(),  # noqa: B008
@@ -72,7 +77,7 @@ def knockout(
 
     Args:
         scores: of each layer, (H,) retrieval scores (`collect.LayerSums.near`).
-        count: heads to silence; draws: sets of control heads, whose mean is reported.
+        count: heads to silence, see `best_heads`; draws: sets of control heads, whose mean is reported.
     """
     heads_of = {spec.index: spec.num_attention_heads for spec in model.layer_specs}
     chosen = best_heads(scores, count)

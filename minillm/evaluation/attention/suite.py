@@ -148,7 +148,6 @@ def _at_length(
         rows += keeper.rows(length, {spec.index: spec.kind for spec in specs})
         if sum(found.answer_rows):
             scores = {s.index: found.layers[s.index].stacked("near").sum(axis=0) for s in specs}
-            count = settings.knockout_heads or max(1, round(sum(s.num_attention_heads for s in specs) / 10))
             others = source.cases(length, again=True)
-            rows += knockout(model, others, scores, count, settings.knockout_draws, length, reading)
+            rows += knockout(model, others, scores, settings.knockout_heads, settings.knockout_draws, length, reading)
     return rows
