@@ -7,7 +7,7 @@ print(tokenizer.decode(ids))
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +48,17 @@ def restore(state: Mapping[str, Any], file: Path) -> tuple[Decoder, Tokenizer]:
     problems = model.load_state_dict(state["state_dict"], strict=False, assign=True)
     if problems.missing_keys or problems.unexpected_keys:
         raise MinillmError(
-            f"{file} does not fit the model that it describes: missing {problems.missing_keys}, "
-            f"unknown {problems.unexpected_keys}. Was it written by another version (it says {state['version']})?"
+            f"{file} does not fit the model that it describes: missing {some(problems.missing_keys)}; unknown "
+            f"{some(problems.unexpected_keys)}. Was it written by another version (it says {state['version']}), or has "
+            "the code of its position scheme changed since?"
         )
     return model.eval(), Tokenizer.from_json(state["tokenizer"], cfg.tokenizer.bos_token, f"the tokenizer in {file}")
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of many names."""
+    shown = ", ".join(names[:3]) or "none"
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def checkpoint_file(path: str | Path) -> Path:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from minillm.config.schema import ModelConfig
+from minillm.position.base import LayerPosition
 
 BRANCH_OUTPUTS = ("o_proj.weight", "down_proj.weight")
 """Projections that write into the residual stream."""
@@ -23,26 +24,33 @@ def init_weights(model: nn.Module, config: ModelConfig, seed: int) -> None:
 
     Matrices have standard deviation `config.initializer_range`, those that write into the residual stream less by
     sqrt(2 * num_hidden_layers) with `depth_scaled_init` (GPT-2). Modules with parameters that are neither Linear nor
-    Embedding provide `reset_parameters`, drawing random numbers only from torch's default generator.
+    Embedding provide `reset_parameters`, drawing random numbers only from torch's default generator. They come last, so
+    that a position scheme may fill matrices inside it by a rule of its own.
     """
+    others = []
     for module_name, module in model.named_modules():
-        own = dict(module.named_parameters(recurse=False))
-        if not own:
+        if not isinstance(module, (nn.Linear, nn.Embedding)):
+            if next(module.parameters(recurse=False), None) is not None or _fills_itself(module):
+                others.append((module_name, module))
             continue
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            for name, parameter in own.items():
-                full_name = f"{module_name}.{name}"
-                if parameter.ndim == 1:
-                    parameter.zero_()
-                    continue
-                std = config.initializer_range
-                if config.block.depth_scaled_init and full_name.endswith(BRANCH_OUTPUTS):
-                    std /= math.sqrt(2 * config.num_hidden_layers)
-                _assign(parameter, _normal(parameter.shape, std, full_name, seed))
-        else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(_seed(module_name, seed))
-                module.reset_parameters()
+        for name, parameter in module.named_parameters(recurse=False):
+            full_name = f"{module_name}.{name}"
+            if parameter.ndim == 1:
+                parameter.zero_()
+                continue
+            std = config.initializer_range
+            if config.block.depth_scaled_init and full_name.endswith(BRANCH_OUTPUTS):
+                std /= math.sqrt(2 * config.num_hidden_layers)
+            _assign(parameter, _normal(parameter.shape, std, full_name, seed))
+    for module_name, module in others:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_seed(module_name, seed))
+            module.reset_parameters()
+
+
+def _fills_itself(module: nn.Module) -> bool:
+    """Position schemes may have a rule for the matrices below them and no parameter of their own."""
+    return isinstance(module, LayerPosition) and hasattr(module, "reset_parameters")
 
 
 def _seed(name: str, seed: int) -> int:

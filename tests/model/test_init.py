@@ -7,10 +7,12 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from minillm.config.expand import Heads
 from minillm.config.schema import ModelConfig
 from minillm.model.decoder import Decoder, build_model
+from minillm.position.base import LayerPosition
 from tests.model.small import BLOCKS, config, ids
 
 PLAN = ({"position": {"theta": 100.0}, "window": 4, "qk_norm": "rms"}, {"position": "nope"})
@@ -124,3 +126,21 @@ def test_every_vector_is_one_dimensional_so_that_weight_decay_can_tell() -> None
         matrix = full_name.endswith("weight") and "norm" not in full_name
         assert parameter.ndim == (2 if matrix else 1), full_name
     assert len({id(p) for p in model.parameters()}) == len(list(model.parameters()))
+
+
+def test_a_position_scheme_has_the_last_word_on_the_matrices_inside_it() -> None:
+    class Own(LayerPosition):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2)
+
+        def reset_parameters(self) -> None:
+            nn.init.constant_(self.inner.weight, 7.0)
+            nn.init.constant_(self.inner.bias, 3.0)
+
+    model = build_model(config({"position": "nope"}))
+    model.layers[0].attention.position = Own()
+    model.reset_parameters(0)
+    inner = model.layers[0].attention.position.inner
+    assert (inner.weight == 7).all()
+    assert (inner.bias == 3).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -113,6 +114,17 @@ def test_built_on_meta_and_loaded_it_is_the_eagerly_built_model(model: Decoder) 
 
 
 @pytest.mark.bug("B043")
+def test_in_a_bf16_model_it_runs_and_is_close(model: Decoder) -> None:
+    """What position computes stays float32; the weights and states around it are rounded to 8 bits."""
+    exact = model(tokens(20))
+    half = copy.deepcopy(model).bfloat16()
+    assert (half(tokens(20)) - exact).abs().max() < 0.1 * exact.abs().max()
+    placed = arrange(2, 20, "cpu")
+    for layer in half.layers:
+        if layer.attention.spec.position.place == "bias":
+            assert layer.attention.position.bias(placed, placed).dtype == torch.float32
+
+
 def test_decoding_with_a_cache_gives_the_logits_of_the_full_pass(model: Decoder) -> None:
     ids = tokens(30)
     full, cache = model(ids), model.new_cache(2)
