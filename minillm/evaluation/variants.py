@@ -13,12 +13,13 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minillm.config.merge import merge_field
-from minillm.config.parse import parse_config
-from minillm.config.schema import Config
 from minillm.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from minillm.config.schema import Config
 
 ALL = "all"
 """Stands for every kind of a plan."""
@@ -48,6 +49,8 @@ def apply(config: Config, name: str, changes: Changes) -> Config:
     Raises:
         ConfigError: a kind that the plan does not have, a field that does not exist, or nothing that changes.
     """
+    from minillm.config.parse import parse_config  # late: `check` is part of reading a command line, and needs no torch
+
     where = f"variants.{name}"
     plain = copy.deepcopy(config.plain)
     kinds = plain["model"]["layers"]["kinds"]
