@@ -13,6 +13,7 @@ and its answer would take places of a window.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -195,6 +196,19 @@ class KVCache:
     def advance(self, tokens: Tokens) -> None:
         """Count `tokens` as seen: once per forward and after the last layer, so that all layers stand at one place."""
         self.past = follow(self.past, tokens)
+
+    def repeated(self, rows: int) -> KVCache:
+        """A copy for `rows` texts that all begin with what this cache of one text has seen."""
+        if self.batch_size != 1:
+            raise MinillmError(f"cache: only that of one text can be repeated, this one has {self.batch_size} rows.")
+        other = copy.deepcopy(self)
+        other.batch_size = rows
+        # Where the entries stand is held once for all rows.
+        for layer in other.layers:
+            for store in (layer.keys, layer.values, layer.kept_keys, layer.kept_values):
+                if store.held is not None:
+                    store.held = store.held.repeat_interleave(rows, dim=0)
+        return other
 
     def nbytes(self) -> int:
         """Bytes held for keys and values (the few integers that say where they stand are not counted)."""

@@ -28,6 +28,8 @@ from minillm.evaluation.settings import EvalConfig, default_config, settings_of
 from minillm.evaluation.table import plain_length_table, plain_recall_table
 
 Result = dict[str, Any]
+RULER_PROMPTS = 1
+"""Counts versions of the suite's prompts: what was measured on other ones is measured again."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,22 @@ def _recall(opened: OpenRun, config: EvalConfig, device: str) -> Work:
     return Work({"task": data.task, "rules": RULES}, recall.total_tokens(opened.train_length, own), measure)
 
 
+def _ruler(opened: OpenRun, config: EvalConfig, device: str) -> Work:
+    from minillm.evaluation.ruler import suite as ruler
+    from minillm.evaluation.ruler.fit import Text
+    from minillm.evaluation.ruler.materials import gather
+
+    own, text = config.suite.ruler, Text(opened.tokenizer)
+    documents = _documents(opened, config)
+    materials, facts = gather(documents, opened.tokenizer, own)
+    solver = ruler.ModelSolver(opened.model, text, own, device, config.precision)
+
+    def measure(progress: Callable[[int], None]) -> list[dict[str, Any]]:
+        return ruler.measure(solver, materials, text, opened.train_length, own, progress)
+
+    return Work({**facts, "prompts": RULER_PROMPTS}, ruler.total_tokens(own), measure)
+
+
 def _own_suites(opened: OpenRun, config: EvalConfig) -> list[str]:
     """The suites asked for; `recall` is that of the run's task."""
     task = (opened.config.data.task or {}).get("name", "recall")
@@ -195,6 +213,7 @@ SUITES: dict[str, Callable[[OpenRun, EvalConfig, str], Work]] = {
     "attention": _attention,
     "cost": _cost,
     "recall": _recall,
+    "ruler": _ruler,
 }
 """How each suite of `SuiteSettings` is prepared for a run; those named after tasks are prepared as `recall`."""
 

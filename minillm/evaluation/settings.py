@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from minillm.config import fields
 from minillm.errors import ConfigError, nearest
@@ -150,6 +150,52 @@ class RecallSettings:
         at_least_one(self, where, "samples", "depths", "batch_tokens")
 
 
+RulerTaskName = Literal[
+    "niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3",
+    "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2",
+]  # fmt: skip
+RulerForm = Literal["generate", "likelihood"]
+SHORTEST_RULER = 256
+
+
+@dataclass(frozen=True)
+class RulerSettings:
+    """`suite.ruler`: the 13 tasks of RULER in our own wording. Lengths are tokens, the answer's included."""
+
+    tasks: tuple[RulerTaskName, ...] = get_args(RulerTaskName)
+    """qa_1 and qa_2 need a file; without it they are reported as not measured."""
+    lengths: tuple[int, ...] = (256, 512, 1024)
+    """Rising. A task that does not fit a length is reported with the reason."""
+    samples: int = 10
+    """Of each task at each length."""
+    forms: tuple[RulerForm, ...] = ("likelihood",)
+    """likelihood: is the gold answer the likeliest of ten? For small models. generate: RULER's score of what is
+    generated."""
+    seed: int = 0
+    """Of the samples."""
+    depths: int = 4
+    """Bins of equal width for where a needle lies."""
+    squad: str | None = None
+    """A file in SQuAD's form, which qa_1 asks from."""
+    hotpotqa: str | None = None
+    """A file in HotpotQA's form, which qa_2 asks from."""
+    batch_tokens: int = 8192
+    """Most tokens in one forward pass (a longer sample goes alone)."""
+
+    def check(self, where: str) -> None:
+        """As LengthPerplexitySettings.check."""
+        lengths = list(self.lengths)
+        if not lengths or lengths[0] < SHORTEST_RULER or lengths != sorted(set(lengths)):
+            raise ConfigError(f"{where}.lengths = {lengths}: must be rising numbers of tokens, from {SHORTEST_RULER}.")
+        for name in ("tasks", "forms"):
+            given = getattr(self, name)
+            if not given or len(set(given)) != len(given):
+                raise ConfigError(f"{where}.{name} = {list(given)}: each once, at least one.")
+        at_least_one(self, where, "samples", "depths", "batch_tokens")
+        if self.seed < 0:
+            raise ConfigError(f"{where}.seed = {self.seed}: must be 0 or more.")
+
+
 @dataclass(frozen=True)
 class SuiteSettings:
     """A suite is a field here, a file of that name in `conf/suite/`, and an entry in `evaluate.SUITES`.
@@ -161,6 +207,7 @@ class SuiteSettings:
     attention: AttentionSettings
     cost: CostSettings
     recall: RecallSettings
+    ruler: RulerSettings
 
 
 SUITES = tuple(SuiteSettings.__dataclass_fields__)
