@@ -113,7 +113,7 @@ def figure(subjects: Sequence[Subject]) -> Any:
     guesses = shown(max(found, key=lambda s: len(shown(s, "token_accuracy"))), "token_accuracy")
     guessed = [(row["length"] / unit(found, found[0]), row["chance"]) for row in guesses if row["chance"] is not None]
     if guessed and len({task(s) for s in found}) == 1:
-        axes[0].plot(*zip(*guessed, strict=True), color=FAINT, ls=":", lw=1.2, label="guessing")
+        axes[0].plot(*zip(*guessed, strict=True), color=FAINT, ls=":", lw=1.2, label="without doing the task")
     for axis in axes:
         length_axis(axis, found, label="length of the sample (tokens)")
     return finish(drawing, list(axes))
@@ -157,8 +157,8 @@ def _cells(subject: Subject) -> list[Row]:
 FIGURES = {
     "recall.png": (
         figure,
-        "Recall past the training length. Left: answer tokens that are right; dotted, what guessing among the values "
-        "shown would give. Right: samples with all answers right. A run below 98 % at the training length has only one "
+        "Recall past the training length. Left: answer tokens that are right; dotted, what comes of knowing a sample's "
+        "form alone. Right: samples with all answers right. A run below 98 % at the training length has only one "
         "point.",
     ),
     "recall_by_depth.png": (

@@ -90,7 +90,8 @@ class Task:
         raise NotImplementedError
 
     def chance(self, length: int) -> float | None:
-        """Share of answer tokens that a model gets right which knows the form of a sample but not what it says."""
+        """Share of answer tokens that a model gets right which knows the form of a sample but does not do what the task
+        is about."""
         return None
 
     def sample(self, seed: int, split: Split, length: int, index: int) -> Sample:

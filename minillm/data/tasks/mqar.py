@@ -52,8 +52,9 @@ class Mqar(Task):
         return min(self.keys, max(1, length // self.tokens_per_pair))
 
     def chance(self, length: int) -> float | None:
-        """Guessing among the values that the sample shows."""
-        return 1 / self.pairs(length)
+        """Without reading a key: guessing among the values shown that were not asked for yet."""
+        pairs = self.pairs(length)
+        return sum(1 / left for left in range(1, pairs + 1)) / pairs
 
     def make(self, stream: Stream, length: int, training: bool) -> Sample:
         pairs = self.pairs(length)
