@@ -129,15 +129,16 @@ def _most_units(plan: Plan, count: Callable[[int, list[str]], int], least: int, 
     returned fits whatever the steps assumed.
     """
     low, low_tokens = plan.least, least
-    high = None if plan.most is None else plan.most + 1
+    high: int | None = None
     per_unit = 10.0
     for step in range(MOST_STEPS):
-        if high is not None and high - low <= 1:
+        if (high is not None and high - low <= 1) or low == plan.most:
             break
         guess = low + max(1, int((room - low_tokens) / per_unit))
         if high is not None:
             guess = (low + high) // 2 if step % 3 == 2 else min(guess, high - 1)
-            guess = max(guess, low + 1)
+        if plan.most is not None:
+            guess = min(guess, plan.most)
         tokens = count(guess, [])
         if tokens > low_tokens:
             per_unit = (tokens - low_tokens) / (guess - low)

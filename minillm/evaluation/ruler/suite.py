@@ -255,7 +255,7 @@ def _effective(scores: dict[int, dict[str, Row]], common: Row) -> Row:
         return _row("effective_length", common, note="not measured: no task")
     first = scores[lengths[0]]
     base = _mean(first, common)
-    if base["low"] <= common["chance"]:
+    if base["low"] <= common["chance"] + 1e-9:
         what = f"not measured: at {lengths[0]} tokens it is no better than chance"
         return _row("effective_length", common, note=what)
     longest = lengths[0]

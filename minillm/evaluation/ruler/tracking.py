@@ -28,6 +28,8 @@ from minillm.evaluation.ruler.task import (
 
 VARIABLES = 5
 LETTERS = 5
+VALUES = 90_000
+"""Of five digits."""
 
 
 class ChainPlan:
@@ -42,8 +44,10 @@ class ChainPlan:
         names = different_words(draws.stream("names"), count, LETTERS)
         self.references = tuple(names[:VARIABLES])
         self._example, self._absent = names[VARIABLES : 2 * VARIABLES], names[2 * VARIABLES :]
-        value, other = draws.stream("values").choose(90_000, 2) + 10_000
-        self._value, self._other = int(value), int(other)
+        values = draws.stream("values")
+        first = values.integer(VALUES)
+        second = (first + 1 + values.integer(VALUES - 1)) % VALUES
+        self._value, self._other = first + 10_000, second + 10_000
         self._gold = draws.stream("gold").integer(VARIABLES)
         # Assignments stand in their order, at random places.
         depths = draws.stream("depths").integers(1 << 30, VARIABLES) / float(1 << 30)
