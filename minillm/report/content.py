@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minillm.report import attention_figures, attention_tables, recall, tables, wording
+from minillm.report import attention_figures, attention_tables, recall, ruler, tables, wording
 from minillm.report.blocks import Block, Bullets, Commands, Figure, Heading, Report, Strip, Warnings
 from minillm.report.collect import Subject
 from minillm.report.differences import differences
@@ -68,6 +68,7 @@ def compose(
         list(attention_figures.FIGURES),
         figures,
     )
+    blocks += _section("RULER tasks", ruler.section(subjects), [], figures)
     blocks += _section(
         "Cost",
         [*(tables.speeds(subjects, metric) for metric in tables.SPEED_NAMES), tables.cache_bytes(subjects)],
@@ -148,6 +149,7 @@ def _limits(subjects: Sequence[Subject]) -> list[str]:
                 f"{settings['min_documents']} documents are longer."
             )
     items += attention_tables.notes(subjects)
+    items += ruler.notes(subjects)
     items += _document_notes(subjects)
     items += [f"{s.label}: no {suite}, as {reason}" for s in subjects for suite, reason in s.evaluation.skipped.items()]
     return items
