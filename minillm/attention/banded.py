@@ -88,7 +88,7 @@ def _head_and_blocks(call: Call, m: int, b: int) -> Float[Tensor, "B H T K"]:
     first = sdpa(call._replace(q=q_head, k=k_head, v=v_head, queries=tokens, keys=tokens))
 
     mask = call.context.once(
-        ("banded", call.spec.mask_key, bias_key(call.spec), length, call.q.dtype), lambda: _mask(call, m, b, count)
+        ("banded", call.spec.mask_key, bias_key(call), length, call.q.dtype), lambda: _mask(call, m, b, count)
     )
     out = fused(fold(F.pad(q, (0, 0, 0, pad)) if pad else q, b), k, v, mask, call.spec.score_scale, sinks=call.sinks)
     return join([first, unfold(out, batch)[:, :, : length - head]])

@@ -67,12 +67,16 @@ def has_bias(spec: LayerSpec) -> bool:
     return spec.position.place == "bias"
 
 
-def bias_key(spec: LayerSpec) -> Hashable:
-    """Layers of equal keys add the same to their scores; None adds nothing."""
-    if not has_bias(spec):
+def bias_key(call: Call) -> Hashable:
+    """Layers of equal keys add the same to their scores; None adds nothing.
+
+    What a scheme computes without parameters is known by its own key, all else by the module that holds them, so that
+    layers share a bias exactly where they share a module.
+    """
+    if not has_bias(call.spec):
         return None
-    shared = spec.position.bias_key
-    return shared if shared is not None else ("layer", spec.index)
+    own = call.spec.position.bias_key
+    return call.position if own is None else (own, call.spec.num_attention_heads)
 
 
 def score_bias(

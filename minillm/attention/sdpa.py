@@ -29,7 +29,7 @@ def sdpa(call: Call) -> Float[Tensor, "B H Tq K"]:
     if causal:
         return fused(call.q, call.k, call.v, None, spec.score_scale, causal=True, sinks=call.sinks)
     mask = call.context.once(
-        ("sdpa", spec.mask_key, bias_key(spec), call.k.shape[2], call.q.dtype),
+        ("sdpa", spec.mask_key, bias_key(call), call.k.shape[2], call.q.dtype),
         lambda: _mask(call, call.queries, call.keys),
     )
     return fused(call.q, call.k, call.v, mask, spec.score_scale, sinks=call.sinks)
@@ -68,7 +68,7 @@ def _by_rows(call: Call, rows: int) -> Float[Tensor, "B H T K"]:
     spec, length = call.spec, call.q.shape[2]
     stops = [*range(rows, length, rows), length]
     masks = call.context.once(
-        ("sdpa rows", spec.mask_key, bias_key(spec), length, rows, call.q.dtype), lambda: _row_masks(call, rows, stops)
+        ("sdpa rows", spec.mask_key, bias_key(call), length, rows, call.q.dtype), lambda: _row_masks(call, rows, stops)
     )
     parts = zip(call.q.split(rows, dim=2), prefixes(call.k, stops), prefixes(call.v, stops), masks, strict=True)
     return join([fused(q, k, v, mask, spec.score_scale, sinks=call.sinks) for q, k, v, mask in parts])

@@ -130,7 +130,7 @@ def _read_plan(
         _check_kind(name, kinds, f"{where}.pattern[{place}]")
     interval = fields.convert(layers.get("no_rope_layer_interval"), int | None, f"{where}.no_rope_layer_interval")
     if interval is not None and interval < 0:
-        raise ConfigError(f"{where}.no_rope_layer_interval = {interval}: must be 1 or more, or null for none.")
+        raise ConfigError(f"{where}.no_rope_layer_interval = {interval}: must be 1 or more, or null (or 0) for none.")
     return kinds, names, _read_overrides(layers.get("overrides"), kinds, depth), interval or None
 
 

@@ -87,6 +87,15 @@ class LayerSpec:
         return (self.head_dim * self.position.score_parts) ** -0.5 if self.scale is None else self.scale
 
     @property
+    def key_bias_is_dead(self) -> bool:
+        """A bias on keys adds q.b to all scores of a query alike, which no softmax sees, unless something between
+        treats keys differently. The bias of a shared projection stands before SiLU, and those of `shared_qk` behind."""
+        if not (self.qkv_bias or self.shared_qk):
+            return False
+        told_apart = self.position.tells_keys_apart(self.shape)
+        return not (told_apart or self.sink_logits or self.qk_norm is not None or self.softcap is not None)
+
+    @property
     def reach(self) -> int | None:
         """How far back a query sees, itself included and kept first tokens aside; None where it grows with the length
         (full attention)."""

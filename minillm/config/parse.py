@@ -187,6 +187,13 @@ def _model(
         embedding_position=expand.embedding_scheme(embedding.get("position"), size.hidden_size),
         backend=fields.convert(plain.get("backend", "auto"), fields._hints(ModelConfig)["backend"], "model.backend"),
     )
+    if model.embedding_position is not None:
+        positions = model.embedding_position.max_positions(model.max_position_embeddings)
+        if positions is not None and positions < seq_len:
+            raise ConfigError(
+                f"model.embedding.position: {model.embedding_position} knows {positions} positions, and the training "
+                f"length is {seq_len}."
+            )
     if model.vocab_size < 1:
         raise ConfigError(f"model.vocab_size = {model.vocab_size}: must be 1 or more.")
     _check_embedding(model)

@@ -78,9 +78,9 @@ def layers(specs: Sequence[LayerSpec], seq_len: int) -> list[str]:
             value = getattr(spec, name)
             if value is not None and value >= seq_len:
                 wide.setdefault((name, value), []).append(spec.index)
-        # The bias adds q.b to all scores of a query alike, unless something later treats keys differently.
-        cancels = spec.position.place in ("nowhere", "bias") and spec.qk_norm is None and spec.softcap is None
-        if spec.qkv_bias and cancels:
+        if spec.sink_tokens is not None and spec.window is not None and spec.sink_tokens + spec.window >= seq_len:
+            wide.setdefault(("window + sink_tokens", spec.sink_tokens + spec.window), []).append(spec.index)
+        if spec.key_bias_is_dead:
             dead_bias.append(spec.index)
     out = [
         f"{ranges(indices)}: {name} = {value} is not smaller than the training length {seq_len}, so it hides nothing."
@@ -88,8 +88,8 @@ def layers(specs: Sequence[LayerSpec], seq_len: int) -> list[str]:
     ]
     if dead_bias:
         out.append(
-            f"{ranges(dead_bias)}: qkv_bias = true, but without rotation or QK-norm the key bias cancels in the "
-            "softmax and never learns."
+            f"{ranges(dead_bias)}: the key bias (of qkv_bias or shared_qk) cancels in the softmax and never learns: it "
+            "takes a rotation, QK-norm, a soft-cap or sink logits to make it count."
         )
     return out
 

@@ -10,9 +10,10 @@ specs, so a model may be built on the meta device, materialised, sharded or move
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Hashable
-from typing import Literal
+import re
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -48,14 +49,14 @@ class Decoder(nn.Module):
         self.embed_norm = block_norm(block, config.hidden_size) if block.embedding_norm else None
         # What several layers share stands here, once: registered in two blocks it would be twice in the state dict.
         self.shared_positions = nn.ModuleDict()
-        shared: dict[Hashable, LayerPosition] = {}
         blocks = []
         for spec in config.layers:
-            key = (spec.position, spec.shape._replace(index=0))
-            position = shared.get(key) or spec.position.make(spec.shape)
-            if position is not None and spec.position.shared and key not in shared:
-                same = sum(name.startswith(spec.position.scheme) for name in self.shared_positions)
-                self.shared_positions[f"{spec.position.scheme}_{same}"] = shared[key] = position
+            position = spec.position.make(spec.shape)
+            if position is not None and spec.position.shared:
+                name = shared_name(spec)
+                if name not in self.shared_positions:
+                    self.shared_positions[name] = position
+                position = cast(LayerPosition, self.shared_positions[name])
             blocks.append(Block(spec, config, position))
         self.layers = nn.ModuleList(blocks)
         # In the post-norm form each block ends with a norm, so there is none left to add.
@@ -157,6 +158,20 @@ class Decoder(nn.Module):
     def reset_parameters(self, seed: int) -> None:
         """Draw all weights anew: the same weights for the same seed on any device and under any sharding."""
         init_weights(self, self.config, seed)
+
+
+def shared_name(spec: LayerSpec) -> str:
+    """Under which name the Decoder holds what layers like this one share: ``t5_4``, ``t5_max_distance20_4``.
+
+    It says the fields that are not the scheme's defaults, and the shape, and not which layer comes first: a plan that
+    begins with other weights finds a table by what the table is.
+    """
+    scheme = spec.position
+    fields = [f"{f.name}{getattr(scheme, f.name)}" for f in dataclasses.fields(scheme)]
+    defaults = [f"{f.name}{f.default}" for f in dataclasses.fields(scheme)]
+    told = [field for field, default in zip(fields, defaults, strict=True) if field != default]
+    parts = [scheme.scheme, *told, *map(str, scheme.shared_shape(spec.shape))]
+    return "_".join(re.sub(r"\W+", "-", part) for part in parts)  # no dot may stand in a module's name
 
 
 def build_model(config: ModelConfig, seed: int = 0, device: torch.device | str | None = None) -> Decoder:

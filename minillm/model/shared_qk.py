@@ -22,16 +22,19 @@ class SharedQK(nn.Module):
         super().__init__()
         queries, keys = spec.num_attention_heads, spec.num_key_value_heads
         self.groups = queries // keys
-        self.q_weight = nn.Parameter(torch.empty(queries, spec.head_dim))
-        self.q_bias = nn.Parameter(torch.empty(queries, spec.head_dim))
-        self.k_weight = nn.Parameter(torch.empty(keys, spec.head_dim))
-        self.k_bias = nn.Parameter(torch.empty(keys, spec.head_dim))
+        # Of one dimension, as norms and biases are: what has two gets weight decay.
+        self.q_weight = nn.Parameter(torch.empty(queries * spec.head_dim))
+        self.q_bias = nn.Parameter(torch.empty(queries * spec.head_dim))
+        self.k_weight = nn.Parameter(torch.empty(keys * spec.head_dim))
+        self.k_bias = nn.Parameter(torch.empty(keys * spec.head_dim))
 
     def forward(self, z: Float[Tensor, "B G T K"]) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B G T K"]]:
         z = F.silu(z)
-        q = z.repeat_interleave(self.groups, dim=1) * self.q_weight[:, None] + self.q_bias[:, None]
-        k = z * self.k_weight[:, None] + self.k_bias[:, None]
-        return q.to(z.dtype), k.to(z.dtype)
+        q_weight, q_bias, k_weight, k_bias = (
+            p.unflatten(0, (-1, 1, z.shape[-1])) for p in (self.q_weight, self.q_bias, self.k_weight, self.k_bias)
+        )
+        q = z.repeat_interleave(self.groups, dim=1) * q_weight + q_bias
+        return q.to(z.dtype), (z * k_weight + k_bias).to(z.dtype)
 
     def reset_parameters(self) -> None:
         for weight, bias in ((self.q_weight, self.q_bias), (self.k_weight, self.k_bias)):

@@ -89,7 +89,7 @@ class PositionScheme:
     """Products of which a score is the sum: 1 is q.k alone. Where nothing else is said, the sum is divided by
     sqrt(head_dim * score_parts)."""
     shared = False
-    """Layers of an equal scheme and equal heads have one module together; its `bias_key` must then not be None."""
+    """Layers of an equal scheme and equal `shared_shape` have one module together."""
 
     def validate(self, layer: LayerShape) -> None:
         """Raise ConfigError naming field, value and what is allowed; the caller prefixes the layer."""
@@ -102,6 +102,14 @@ class PositionScheme:
         """Cells of the printed layer table: keys among 'theta', 'scaling', 'detail'."""
         return {}
 
+    def tells_keys_apart(self, layer: LayerShape) -> bool:
+        """Is what position adds to a score different for two vectors of one key? Else a bias on keys learns nothing."""
+        return False
+
+    def shared_shape(self, layer: LayerShape) -> tuple[int, ...]:
+        """What the shape of a shared module depends on: all that there is of heads, unless a scheme says less."""
+        return (layer.num_attention_heads, layer.num_key_value_heads, layer.head_dim)
+
     def flops_per_token(self, layer: LayerShape, length: int) -> float:
         """Forward FLOPs beyond those of q.k and of the weighted values, averaged over a document of `length` tokens."""
         return 0.0
@@ -113,7 +121,8 @@ class PositionScheme:
 
     @property
     def bias_key(self) -> Hashable:
-        """Layers of equal non-None keys and equal heads share one bias per step; None: the bias is the layer's own."""
+        """For biases without parameters: layers of equal keys and equal heads share one bias per step. None: the bias
+        belongs to the module, and so to the layers that share it."""
         return None
 
 

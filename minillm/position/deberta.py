@@ -16,7 +16,6 @@ equal scheme have all three together.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -75,16 +74,15 @@ class DeBERTa(PositionScheme):
         rows = f"{self.rows} rows" + ("" if self.position_buckets is None else f" to {self.max_distance}")
         return {"detail": f"{'+'.join(self.terms)}, {rows}" + (", shared" if self.shared else "")}
 
+    def tells_keys_apart(self, layer: LayerShape) -> bool:
+        return "p2c" in self.terms
+
     def flops_per_token(self, layer: LayerShape, length: int) -> float:
         """A product of head_dim per head, term and row met, and the projections of all rows, once."""
         width = layer.num_attention_heads * layer.head_dim
         projected = {"c2p": layer.num_key_value_heads * layer.head_dim, "p2c": width}
         once = sum(projected[term] for term in self.terms) * width * self.rows / length
         return 2.0 * (len(self.terms) * width * mean_distances(length, self.rows) + once)
-
-    @property
-    def bias_key(self) -> Hashable:
-        return self if self.shared else None
 
 
 class DeBERTaTerms(LayerPosition):

@@ -88,8 +88,15 @@ class RoPE(PositionScheme):
                 f"position.partial_rotary_factor = {share!r} of head_dim = {layer.head_dim} rotates no channel: "
                 f"give at least {2 / layer.head_dim:g}, or `position: nope`."
             )
-        if self.scaling is not None and dim:
+        if self.scaling is not None:
+            if dim == 0:
+                raise ConfigError(
+                    "position.scaling: has no effect with partial_rotary_factor = 0, which rotates nothing."
+                )
             self.scaling.validate(self.theta, dim)
+
+    def tells_keys_apart(self, layer: LayerShape) -> bool:
+        return self.rotary_dim(layer.head_dim) > 0
 
     def make(self, layer: LayerShape) -> LayerPosition | None:
         if not self.rotary_dim(layer.head_dim):

@@ -10,7 +10,6 @@ after it, like ALiBi's. In T5 one table serves all layers (`shared`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -75,9 +74,8 @@ class T5(PositionScheme):
     def summary(self) -> dict[str, Any]:
         return {"detail": f"{self.num_buckets} to {self.max_distance}" + ("" if self.shared else ", per layer")}
 
-    @property
-    def bias_key(self) -> Hashable:
-        return self if self.shared else None
+    def shared_shape(self, layer: LayerShape) -> tuple[int, ...]:
+        return (layer.num_attention_heads,)
 
 
 class T5Bias(LayerPosition):

@@ -122,8 +122,7 @@ class Llama4(PositionTemperature):
     """Tokens from one step to the next; released: the length of Llama 4's chunks."""
 
     def validate(self, layer: LayerShape) -> None:
-        if not self.floor > 0:
-            raise ConfigError(f"temperature.floor = {self.floor!r}: must be above 0.")
+        _check_steps(self.scale, self.floor)
 
     def factor(self, position: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         return 1 + self.scale * torch.log1p(torch.floor((position + 1) / self.floor))
@@ -144,11 +143,17 @@ class Ministral(PositionTemperature):
     """Tokens from one step to the next."""
 
     def validate(self, layer: LayerShape) -> None:
-        if not self.floor > 0:
-            raise ConfigError(f"temperature.floor = {self.floor!r}: must be above 0.")
+        _check_steps(self.scale, self.floor)
 
     def factor(self, position: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         return 1 + self.scale * torch.log1p(torch.floor(position / self.floor))
+
+
+def _check_steps(scale: float, floor: float) -> None:
+    if not scale >= 0:
+        raise ConfigError(f"temperature.scale = {scale!r}: must not be negative, or the factor falls below 0 far on.")
+    if not floor > 0:
+        raise ConfigError(f"temperature.floor = {floor!r}: must be above 0.")
 
 
 @register_temperature("log_n")

@@ -105,11 +105,11 @@ class ScaleByLogLength(QueryScale):
     def __init__(self, num_heads: int, init: float) -> None:
         super().__init__()
         self.init = init
-        self.scale = nn.Parameter(torch.empty(num_heads))
+        self.log_scale = nn.Parameter(torch.empty(num_heads))  # not `scale`: weights of per_head mean something else
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.constant_(self.scale, self.init)
+        nn.init.constant_(self.log_scale, self.init)
 
     def forward(self, position: Int[Tensor, "B T"]) -> Float[Tensor, "B H T 1"]:
-        return self.scale.float()[None, :, None, None] * torch.log1p(position.float())[:, None, :, None]
+        return self.log_scale.float()[None, :, None, None] * torch.log1p(position.float())[:, None, :, None]

@@ -53,15 +53,17 @@ class TransformerXL(PositionScheme):
 
 
 class TransformerXLTerms(LayerPosition):
-    """`u`, `v` (H, K) start at zero, `r_proj.weight` (H * K, H * K) like the model's matrices."""
+    """`u`, `v` (H * K,) start at zero, `r_proj.weight` (H * K, H * K) like the model's matrices."""
 
     def __init__(self, num_heads: int, head_dim: int) -> None:
         super().__init__()
         width = num_heads * head_dim
         self.frequencies = tuple(BASE ** (-2 * i / width) for i in range(width // 2))
         self.r_proj = nn.Linear(width, width, bias=False)
-        self.u = nn.Parameter(torch.empty(num_heads, head_dim))
-        self.v = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.heads = (num_heads, head_dim)
+        # Of one dimension, as biases are: what has two gets weight decay.
+        self.u = nn.Parameter(torch.empty(width))
+        self.v = nn.Parameter(torch.empty(width))
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.u)
@@ -75,9 +77,10 @@ class TransformerXLTerms(LayerPosition):
             count = q.shape[2]
         else:
             count = int(distance.max()) + 1  # the only way to know: rows may hold documents, or positions with gaps
-        r = F.linear(self.waves(count, q), self.r_proj.weight.to(q.dtype)).unflatten(-1, self.u.shape)
-        positional = (q + self.v[:, None].to(q.dtype)) @ r.permute(1, 2, 0)
-        preference = k @ self.u[:, :, None].to(q.dtype)
+        r = F.linear(self.waves(count, q), self.r_proj.weight.to(q.dtype)).unflatten(-1, self.heads)
+        u, v = (bias.unflatten(0, self.heads).to(q.dtype) for bias in (self.u, self.v))
+        positional = (q + v[:, None]) @ r.permute(1, 2, 0)
+        preference = k @ u[:, :, None]
         return by_distance(positional, distance) + preference.transpose(-1, -2)
 
     def waves(self, count: int, like: Tensor) -> Float[Tensor, "D width"]:

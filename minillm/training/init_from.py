@@ -74,11 +74,13 @@ def resolve(plain: Mapping[str, Any], sweep_dir: Path | None = None) -> tuple[di
     if path is None:
         return dict(plain), None
     asked = fields.build(TokenizerConfig, plain["tokenizer"], "tokenizer")
-    if not Path(path).expanduser().exists():
+    try:
+        source = open_source(path, asked.bos_token)
+    except MinillmError:
         known = _begun_before(plain, sweep_dir)
         if known is not None:
             return known, None
-    source = open_source(path, asked.bos_token)
+        raise
     expected = plain.get("init_from_fingerprint")
     if expected is not None and expected != source.fingerprint:
         raise ConfigError(
@@ -129,9 +131,13 @@ def plan_differences(before: ModelConfig, after: ModelConfig) -> list[str]:
         for text in _differences(_fields(old.to_dict()), _fields(new.to_dict())):
             found.setdefault(text, []).append(new.index)
     lines = [f"{ranges(indices)}: {text}" for text, indices in found.items()]
-    schemes = [None if m.embedding_position is None else m.embedding_position.scheme for m in (before, after)]
-    if schemes[0] != schemes[1]:
-        lines.append(f"token embeddings: position: {_yaml(schemes[0])} -> {_yaml(schemes[1])}")
+    schemes = [
+        None
+        if m.embedding_position is None
+        else {"scheme": m.embedding_position.scheme, **dataclasses.asdict(m.embedding_position)}
+        for m in (before, after)
+    ]
+    lines += [f"token embeddings: {text}" for text in _differences({"position": schemes[0]}, {"position": schemes[1]})]
     lengths = before.max_position_embeddings, after.max_position_embeddings
     if lengths[0] != lengths[1]:
         lines.append(f"training length: {lengths[0]} -> {lengths[1]} tokens")
@@ -199,6 +205,14 @@ def _check_sizes(source: Source, asked: ModelConfig, any_block: bool) -> None:
     if not differing:
         return
     listed = ", ".join(f"{name} {there[name]} -> {here[name]}" for name in differing)
+    mixed = len({spec.shape._replace(index=0) for model in (source.model, asked) for spec in model.layers}) > 2
+    if mixed and all(name in HEADS for name in differing):
+        there_heads, here_heads = ([s.num_key_value_heads for s in m.layers] for m in (source.model, asked))
+        raise ConfigError(
+            f"init_from: {source.path} has other heads in layer {new.index} than asked for (there -> here): {listed}. "
+            f"They differ by layer, so the plan must say them: num_key_value_heads by layer there {there_heads}, here "
+            f"{here_heads}. Set them in a kind, or in model.layers.overrides."
+        )
     layer = f" (heads: those of layer {new.index})" if any(name in HEADS for name in differing) else ""
     block = [] if any_block else _block_overrides(source.model.block, asked.block)
     overrides = [*(f"size.{name}={there[name]}" for name in differing), *block]

@@ -248,7 +248,7 @@ def test_a_pattern_that_names_no_kind_is_refused() -> None:
         ),
         pytest.param(
             {"no_rope_layer_interval": -2},
-            "model.layers.no_rope_layer_interval = -2: must be 1 or more, or null for none.",
+            "model.layers.no_rope_layer_interval = -2: must be 1 or more, or null (or 0) for none.",
             id="a negative interval",
         ),
         pytest.param(

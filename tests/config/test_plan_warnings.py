@@ -45,6 +45,15 @@ def test_a_window_that_is_not_below_the_training_length_is_said(field: str, valu
     assert warned(plan, depth=6) == ((message,) if wide else ())
 
 
+def test_kept_tokens_and_a_window_that_hide_nothing_are_said() -> None:
+    plan = {
+        "kinds": {"a": {"window": 4, "sink_tokens": 59}, "b": {"window": 4, "sink_tokens": 60}},
+        "pattern": ["a", "b"],
+    }
+    message = "layers 1, 3: window + sink_tokens = 64 is not smaller than the training length 64, so it hides nothing."
+    assert warned(plan, depth=4) == (message,)
+
+
 def test_an_interval_above_the_depth_is_said() -> None:
     message = "model.layers.no_rope_layer_interval = 5 is above num_hidden_layers = 4: no layer drops its position."
     assert warned({**one_kind(), "no_rope_layer_interval": 5}) == (message,)
@@ -59,14 +68,20 @@ def test_an_interval_above_the_depth_is_said() -> None:
         pytest.param({"position": "rope"}, False, id="rope"),
         pytest.param({"position": "nope", "qk_norm": "rms"}, False, id="nope with QK-norm"),
         pytest.param({"position": "nope", "softcap": 30}, False, id="nope with a soft-cap"),
+        pytest.param({"position": "nope", "sink_logits": True}, False, id="nope with sinks"),
+        pytest.param({"position": {"scheme": "rope", "partial_rotary_factor": 0}}, True, id="rope that turns nothing"),
+        pytest.param({"position": "shaw"}, True, id="shaw"),
+        pytest.param({"position": "deberta"}, False, id="deberta"),
+        pytest.param({"position": {"scheme": "deberta", "terms": ["c2p"]}}, True, id="deberta without p2c"),
+        pytest.param({"position": "t5", "shared_qk": True, "qkv_bias": False}, True, id="offsets of shared_qk"),
     ],
 )
 def test_a_key_bias_that_cancels_in_the_softmax_is_said(fields: dict[str, Any], dead: bool) -> None:
     message = (
-        "layer 1: qkv_bias = true, but without rotation or QK-norm the key bias cancels in the softmax and never "
-        "learns."
+        "layer 1: the key bias (of qkv_bias or shared_qk) cancels in the softmax and never learns: it takes a "
+        "rotation, QK-norm, a soft-cap or sink logits to make it count."
     )
-    plan = {"kinds": {"a": {}, "b": {**fields, "qkv_bias": True}}, "pattern": ["a", "b"]}
+    plan = {"kinds": {"a": {}, "b": {"qkv_bias": True, **fields}}, "pattern": ["a", "b"]}
     assert warned(plan, depth=2) == ((message,) if dead else ())
 
 

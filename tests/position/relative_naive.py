@@ -27,7 +27,8 @@ def transformer_xl(spec: LayerSpec, own: Weights, head: int, q: Tensor, k: Tenso
     wave = torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles], dtype=torch.float64)
     mine = slice(head * spec.head_dim, (head + 1) * spec.head_dim)
     r = own["r_proj.weight"][mine] @ wave
-    return q @ r + own["u"][head] @ k + own["v"][head] @ r
+    u, v = (own[name].unflatten(0, (-1, len(q)))[head] for name in ("u", "v"))
+    return q @ r + u @ k + v @ r
 
 
 def deberta(spec: LayerSpec, own: Weights, head: int, q: Tensor, k: Tensor, distance: int) -> Tensor:

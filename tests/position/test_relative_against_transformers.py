@@ -105,7 +105,7 @@ def test_transformer_xl_is_xlnets_under_a_causal_mask() -> None:
     r = torch.einsum("ibh,hnd->ibnd", waves, theirs.r)
     future = torch.ones(LENGTH, LENGTH).triu(1)[:, :, None, None].expand(-1, -1, BATCH, HEADS)
     wanted = theirs.rel_attn_core(q, k, v, r, attn_mask=future).transpose(0, 1).flatten(2)
-    weights = {"u": theirs.r_w_bias, "v": theirs.r_r_bias, "r_proj.weight": theirs.r.flatten(1).t()}
+    weights = {"u": theirs.r_w_bias.flatten(), "v": theirs.r_r_bias.flatten(), "r_proj.weight": theirs.r.flatten(1).t()}
     got = ours(TransformerXL(), weights, *(part.transpose(0, 1).flatten(2) for part in (q, k, v)))
     torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
 

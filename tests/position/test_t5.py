@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from minillm.attention.backends import attend, unsupported
 from minillm.attention.tokens import StepContext, Tokens
 from minillm.config.layers import LayerSpec
+from minillm.config.schema import ModelConfig
 from minillm.errors import ConfigError
 from minillm.model.decoder import build_model
 from minillm.position import LayerPosition, LayerShape, PositionScheme, t5_bucket
@@ -179,3 +181,31 @@ def test_numbers_that_mean_nothing_are_refused(num_buckets: int, max_distance: i
 def test_the_smallest_allowed_setting_works() -> None:
     assert t5_bucket(torch.arange(6), 2, 2).tolist() == [0, 1, 1, 1, 1, 1]
     assert t5_bucket(torch.arange(40), 32, 17).max() == 31
+
+
+@pytest.mark.parametrize("window", [None, 20], ids=["full", "windows"])
+def test_layers_with_other_key_heads_share_the_table_that_belongs_to_query_heads(window: int | None) -> None:
+    layers = tuple(LayerSpec(i, "a", T5(), 4, groups, 8, window=window) for i, groups in enumerate((2, 4, 1)))
+    made = ModelConfig(50, 32, 48, 3, 64, layers)
+    model = build_model(made)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.normal_(0, 0.3)
+    assert [n for n in model.state_dict() if "buckets" in n] == ["shared_positions.t5_4.buckets.weight"]
+    oracle = build_model(dataclasses.replace(made, backend="reference"))
+    oracle.load_state_dict(model.state_dict())
+    tokens = torch.arange(2 * 90).reshape(2, 90) % 50
+    torch.testing.assert_close(model(tokens), oracle(tokens), atol=1e-4, rtol=0)
+
+
+def test_two_shared_tables_keep_their_names_whichever_layer_comes_first() -> None:
+    near, far = T5(8, 20), T5(8, 30)
+
+    def tables(*schemes: T5) -> list[str]:
+        layers = tuple(LayerSpec(i, "a", scheme, 4, 2, 8) for i, scheme in enumerate(schemes))
+        model = build_model(ModelConfig(50, 32, 48, len(layers), 64, layers), device="meta")
+        return sorted(model.shared_positions)
+
+    names = ["t5_num_buckets8_max_distance20_4", "t5_num_buckets8_max_distance30_4"]
+    assert tables(near, far, near) == tables(far, near) == names
+    assert tables(far) == names[1:]

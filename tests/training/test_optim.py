@@ -11,6 +11,7 @@ from torch import nn
 from minillm.config.schema import Config, OptimConfig
 from minillm.model.decoder import build_model
 from minillm.training.optim import clip_gradients, make_optimizer, parameter_groups
+from tests.model.small import config
 
 
 @pytest.mark.bug("B070")
@@ -50,3 +51,13 @@ def test_clipping_scales_all_gradients_by_their_joint_norm(max_norm: float | Non
     scale = 0.5 / 6 if max_norm == 0.5 else 1.0
     assert torch.allclose(parameters[0].grad, scale * torch.tensor([2.0, 4.0]))
     assert torch.allclose(parameters[1].grad, scale * torch.tensor([4.0]))
+
+
+def test_offsets_and_scales_of_position_and_of_shared_queries_are_not_decayed() -> None:
+    made = config({"shared_qk": True, "sink_logits": True}, {"position": "transformer_xl"}, {"position": "t5"})
+    model = build_model(made)
+    names = {id(p): name for name, p in model.named_parameters()}
+    _, free = parameter_groups(model, 0.1)
+    kept = {names[id(p)].split(".", 2)[-1] for p in free["params"]}
+    assert {f"attention.shared_qk.{p}" for p in ("q_weight", "q_bias", "k_weight", "k_bias")} <= kept
+    assert {"attention.sinks", "attention.position.u", "attention.position.v"} <= kept

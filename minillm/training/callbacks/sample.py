@@ -46,11 +46,16 @@ class Samples(AfterUpdate):
     def sample(self, module: TrainingModule) -> str:
         """The prompt and its continuation, and beside a wrong one what is right."""
         prompt = self.prompt
+        scheme, length = module.decoder.config.embedding_position, module.decoder.config.max_position_embeddings
+        end = None if scheme is None else scheme.max_positions(length)
+        new_tokens = prompt.new_tokens if end is None else min(prompt.new_tokens, end - len(prompt.ids))
+        if new_tokens < 1:
+            return f"{prompt.shown} (no room to go on: {scheme} ends at position {end})"
         with whole(module.decoder), module.precision.autocast():
             (new,) = generate(
                 module.decoder,
                 [prompt.ids],
-                max_new_tokens=prompt.new_tokens,
+                max_new_tokens=new_tokens,
                 temperature=0.0 if prompt.greedy else TEMPERATURE,
                 seed=module.cfg.seed,
             )
