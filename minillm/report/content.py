@@ -68,7 +68,7 @@ def compose(
         list(attention_figures.FIGURES),
         figures,
     )
-    blocks += _section("RULER tasks", ruler.section(subjects), [], figures)
+    blocks += _section("RULER tasks", ruler.section(subjects), list(ruler.FIGURES), figures)
     blocks += _section(
         "Cost",
         [*(tables.speeds(subjects, metric) for metric in tables.SPEED_NAMES), tables.cache_bytes(subjects)],

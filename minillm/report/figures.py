@@ -25,10 +25,11 @@ def draw(subjects: Sequence[Subject], folder: Path) -> dict[str, str]:
 
     matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
-    from minillm.report import attention_figures, recall
+    from minillm.report import attention_figures, recall, ruler
 
     drawn = {}
-    for name, (draw_one, caption) in {**FIGURES, **recall.FIGURES, **attention_figures.FIGURES}.items():
+    every = {**FIGURES, **recall.FIGURES, **attention_figures.FIGURES, **ruler.FIGURES}
+    for name, (draw_one, caption) in every.items():
         figure = draw_one(subjects)
         # A figure of an earlier report that this one has no data for would be taken for its own.
         (folder / name).unlink(missing_ok=True)

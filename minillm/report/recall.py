@@ -126,27 +126,33 @@ def depths(subjects: Sequence[Subject]) -> Any:
         return None
     drawing, axes = panels(len(found), width=max(4.0, 2.4 * len(found)), height=2.8)
     for axis, s in zip(axes, found, strict=True):
-        rows = _cells(s)
-        lengths = sorted({row["length"] for row in rows})
-        places = sorted({row["depth"] for row in rows})
-        grid = [[float("nan")] * len(lengths) for _ in places]
-        for row in rows:
-            grid[places.index(row["depth"])][lengths.index(row["length"])] = row["value"]
-        image = axis.imshow(grid, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-        for y, line in enumerate(grid):
-            for x, value in enumerate(line):
-                colour = "white" if value < 0.6 else "black"
-                axis.text(x, y, f"{100 * value:.0f}", ha="center", va="center", fontsize=7, color=colour)
-        axis.grid(False)
-        axis.set(xlabel="length (tokens)", xticks=range(len(lengths)), yticks=range(len(places)))
-        axis.set_xticklabels([str(n) for n in lengths])
-        edges = [round(100 * i / len(places)) for i in range(len(places) + 1)]
-        axis.set_yticklabels([f"{low} to {high} %" for low, high in pairwise(edges)])
-        axis.set_title(fill(s.label, 24), fontsize=9)
+        image = depth_map(axis, _cells(s), s.label)
     axes[0].set_ylabel("depth of the needle")
     bar = drawing.colorbar(image, ax=list(axes), shrink=0.9)
     bar.ax.tick_params(labelsize=8)
     return finish(drawing, list(axes))
+
+
+def depth_map(axis: Any, rows: Sequence[Row], title: str) -> Any:
+    """One map: the value of each (length, depth) in per cent, on a scale of 0 to 1. Returns the image."""
+    lengths = sorted({row["length"] for row in rows})
+    places = sorted({row["depth"] for row in rows})
+    grid = [[float("nan")] * len(lengths) for _ in places]
+    for row in rows:
+        grid[places.index(row["depth"])][lengths.index(row["length"])] = row["value"]
+    image = axis.imshow(grid, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    for y, line in enumerate(grid):
+        for x, value in enumerate(line):
+            if value == value:  # not a gap
+                colour = "white" if value < 0.6 else "black"
+                axis.text(x, y, f"{100 * value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+    axis.grid(False)
+    axis.set(xlabel="length (tokens)", xticks=range(len(lengths)), yticks=range(len(places)))
+    axis.set_xticklabels([str(n) for n in lengths])
+    edges = [round(100 * i / len(places)) for i in range(len(places) + 1)]
+    axis.set_yticklabels([f"{low} to {high} %" for low, high in pairwise(edges)])
+    axis.set_title(fill(title, 24), fontsize=9)
+    return image
 
 
 def _cells(subject: Subject) -> list[Row]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from minillm.report import wording
 from minillm.report.blocks import Block, Bullets, Table
 from minillm.report.collect import Row, Subject
+from minillm.report.recall import depth_map
+from minillm.report.style import finish, panels
 
 RULER = "ruler"
 ABOUT = [
@@ -46,8 +49,8 @@ def summary(subjects: Sequence[Subject], form: str) -> Table:
         ["run", *map(str, lengths), "effective length"],
         rows,
         f"RULER tasks, {FORMS[form]}: mean over tasks [95 % interval, Wilson's, over all samples] (tasks). The "
-        "effective length is the longest with at least 85 % of the run's own mean at its shortest length, over the tasks "
-        "measured at both; NVIDIA's is the longest whose mean is above 85.6 %.",
+        "effective length is the longest with at least 85 % of the run's own mean at its shortest length, over the "
+        "tasks measured at both; NVIDIA's is the longest whose mean is above 85.6 %.",
     )
 
 
@@ -67,6 +70,40 @@ def by_task(subjects: Sequence[Subject], form: str) -> Table:
         f"{' or '.join(map(str, counts))} samples each.",
         frozenset({0, 1}),
     )
+
+
+def depths(subjects: Sequence[Subject]) -> Any:
+    """A map per run and form: score by length and depth of the needle, the mean over the tasks that have needles."""
+    found = [(s, form, cells) for s in subjects for form in FORMS if (cells := _cells(s, form))]
+    if not found:
+        return None
+    drawing, axes = panels(len(found), width=max(4.0, 2.4 * len(found)), height=2.8)
+    for axis, (s, form, cells) in zip(axes, found, strict=True):
+        image = depth_map(axis, cells, f"{s.label}, {form}")
+    axes[0].set_ylabel("depth of the needle")
+    bar = drawing.colorbar(image, ax=list(axes), shrink=0.9)
+    bar.ax.tick_params(labelsize=8)
+    return finish(drawing, list(axes))
+
+
+def _cells(subject: Subject, form: str) -> list[Row]:
+    """Means over all needles of a length and depth: a bin of one task alone holds few."""
+    sums: dict[tuple[int, float], list[float]] = {}
+    for r in subject.rows(RULER, "score", form=form):
+        if r["depth"] is not None and r["value"] is not None:
+            cell = sums.setdefault((r["length"], r["depth"]), [0.0, 0.0])
+            cell[0] += r["value"] * r["n"]
+            cell[1] += r["n"]
+    return [{"length": n, "depth": depth, "value": hits / count} for (n, depth), (hits, count) in sums.items()]
+
+
+FIGURES = {
+    "ruler_by_depth.png": (
+        depths,
+        "RULER tasks with needles: score in per cent by length and by where the needle lies, over all such tasks that "
+        "were measured (not the same ones at every length where some do not fit).",
+    ),
+}
 
 
 def notes(subjects: Sequence[Subject]) -> list[str]:

@@ -204,7 +204,7 @@ def test_questions_that_do_not_fit_and_files_that_end_are_said(materials: Materi
         make(TASKS["niah_single_2"], Materials(Corpus([])), own, 400, seed=0, index=0)
 
 
-@pytest.mark.parametrize("task", ["niah_single_1", "niah_single_3", "vt"])
+@pytest.mark.parametrize("task", ["niah_single_1", "niah_single_3", "vt", "cwe"])
 def test_a_tokenizer_that_cannot_write_an_answer_is_said(task: str, materials: Materials) -> None:
     with pytest.raises(Unfit, match="the tokenizer cannot write"):
         make(TASKS[task], materials, Text(without_digits()), LENGTH, seed=0, index=0)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from minillm.evaluation.evaluate import Evaluation
-from minillm.report import content, ruler
+from minillm.report import content, figures, ruler
 from minillm.report.blocks import Bullets, Heading, Table
 from minillm.report.collect import collect, tidy_rows
 
@@ -24,7 +27,9 @@ def rows(form: str, scores: dict[str, tuple[float | None, ...]], effective: floa
             ends = {} if value is None else {"low": value - 0.1, "high": value + 0.1}
             note = "not measured: the shortest prompt takes 300 tokens" if value is None else None
             row = {**common, "metric": "score", "task": task, "value": value, "low": None, "high": None, "note": note}
-            out += [{**row, **ends, "cases": [{"index": 0}]}, {**row, "depth": 0.25, "value": 0.0}]
+            out.append({**row, **ends, "cases": [{"index": 0}]})
+            if value is not None:
+                out += [{**row, "depth": depth, "value": value * depth, "n": 2} for depth in (0.25, 0.75)]
         fit = [v[at] for v in scores.values() if v[at] is not None]
         mean = sum(v or 0 for v in fit) / len(fit)
         out.append({**common, "metric": "mean_score", "task": None, "value": mean, "low": 0.2, "high": 0.9, "tasks": 2})
@@ -73,3 +78,13 @@ def test_runs_that_were_asked_other_things_are_said_to_be(make_evaluation: Make)
     assert isinstance(about, Bullets)
     assert "asked other things" in about.items[-1]
     assert ruler.section(collect([make_evaluation("model=rope", suites=())])) == []
+
+
+def test_a_map_shows_the_score_of_all_needles_by_length_and_depth(make_evaluation: Make, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    scores = {"vt": (None, 0.4), "fwe": (0.8, 0.8)}
+    subjects = collect([evaluated(make_evaluation, "rope", scores=scores, effective=512.0)])
+    drawn = ruler.depths(subjects)
+    written = {text.get_text() for text in drawn.axes[0].texts}
+    assert written == {"20", "60", "15", "45"}, "0.8 alone at 256 tokens, 0.6 at 512, times the depth"
+    assert "ruler_by_depth.png" in figures.draw(subjects, tmp_path)

@@ -22,6 +22,8 @@ TOLERANCE = 0.01
 """A prompt may be so much shorter than asked, as a share; it is never longer."""
 SLACK = 16
 """Tokens that a generated answer may be longer than the gold one, as far as RULER's own cap allows."""
+SHOWN = 120
+"""Characters of a text that a reason quotes."""
 MOST_STEPS = 60
 """Of each search, whatever the tokenizer does."""
 
@@ -48,7 +50,12 @@ class Text:
         """Raise Unfit where `text` does not come back as it was."""
         back = self.decode(self.ids(text))
         if back.strip() != text.strip():
-            raise Unfit(f"the tokenizer cannot write {text!r}: it comes back as {back!r}")
+            raise Unfit(f"the tokenizer cannot write {_short(text)!r}: it comes back as {_short(back)!r}")
+
+
+def _short(text: str) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 @dataclass(frozen=True)
@@ -101,8 +108,13 @@ def budget(task: RulerTask, references: tuple[str, ...], text: Text) -> int:
 
 
 def _fit(task: RulerTask, plan: Plan, text: Text, length: int, index: int) -> Sample:
-    for reference in plan.references:
-        text.check(f"It is {reference}.")
+    shortest = plan.draft(plan.least, [])
+    if not task.any_reference:  # paragraphs of a file may hold anything
+        for piece in shortest.pieces:
+            if piece.mark is not None:
+                text.check(piece.text)
+    for words in (*(f"It is {reference}." for reference in plan.references), shortest.question):
+        text.check(words)
     to_generate = budget(task, plan.references, text)
     room = length - to_generate - 1
     enough = room - int(length * TOLERANCE)
