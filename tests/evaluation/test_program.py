@@ -137,7 +137,7 @@ def test_a_run_that_cannot_be_read_does_not_keep_the_others_from_the_report(
         (["runs=nowhere"], "runs: nowhere does not exist"),
         (["--multirun", "runs=a"], "--multirun: eval.py takes key=value only"),
         (["runs=a", "suite.cost.lenghts=[1]"], "suite.cost.lenghts: unknown key. Did you mean 'suite.cost.lengths'?"),
-        (["runs=a", "suites=[needle]"], "unknown suite 'needle'"),
+        (["runs=a", "suites=[needles]"], "unknown suite 'needles'. Did you mean 'needle'?"),
     ],
     ids=["no runs", "a run that is not there", "a flag", "a misspelt key", "an unknown suite"],
 )
