@@ -134,4 +134,7 @@ def _effective(subject: Subject, form: str) -> str:
     row = next(iter(subject.rows(RULER, "effective_length", form=form)), None)
     if row is None:
         return wording.NOTHING
-    return row["note"].removeprefix("not measured: ") if row["value"] is None else f"{row['value']:.0f}"
+    if row["value"] is None:
+        return str(row["note"].removeprefix("not measured: "))
+    longest = max(subject.settings(RULER)["lengths"])
+    return f"{row['value']:.0f}{' or more' if row['value'] == longest else ''}"

@@ -77,6 +77,7 @@ def test_runs_that_were_asked_other_things_are_said_to_be(make_evaluation: Make)
     about = ruler.section(collect(pair))[0]
     assert isinstance(about, Bullets)
     assert "asked other things" in about.items[-1]
+    assert [row[-1] for row in ruler.summary(collect(pair), "likelihood").rows] == ["512 or more"] * 2
     assert ruler.section(collect([make_evaluation("model=rope", suites=())])) == []
 
 

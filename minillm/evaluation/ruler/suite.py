@@ -253,6 +253,8 @@ def _effective(scores: dict[int, dict[str, Row]], common: Row) -> Row:
     lengths = [length for length, by_task in scores.items() if by_task]
     if not lengths:
         return _row("effective_length", common, note="not measured: no task")
+    if len(scores) == 1:
+        return _row("effective_length", common, note="not measured: there is one length only")
     first = scores[lengths[0]]
     base = _mean(first, common)
     if base["low"] <= common["chance"] + 1e-9:
