@@ -106,6 +106,8 @@ BUGS = {
     "Evaluation and sampling": {
         "B115": "start marker rules",
         "B116": "loss in bf16",
+        "B118": "needle tests: room and truncation",
+        "B119": "needle tests: scoring",
         "B122": "sampling temperature",
     },
     "Export": {

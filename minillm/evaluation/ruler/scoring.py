@@ -1,7 +1,8 @@
-"""RULER's scores of generated text, and an exact match beside them.
+"""RULER's scores of generated text, and two stricter ones beside them.
 
 `string_match_all` and `string_match_part` are as RULER publishes them: a reference is found where the output, in any
-case, holds it as a substring. Nothing punishes an output that lists everything, hence `exact`.
+case, holds it as a substring, be it within a longer word or number, hence `word_match`. Nothing punishes an output that
+lists everything, hence `exact`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ def string_match_all(output: str, references: Sequence[str]) -> float:
 def string_match_part(output: str, references: Sequence[str]) -> float:
     """1 if any reference is found, else 0."""
     return float(any(found(output, references)))
+
+
+def word_match(output: str, references: Sequence[str]) -> list[bool]:
+    """Which references stand in the output as whole words: 7421 is in ``It is 7421.`` and not in ``74210``."""
+    return [
+        re.search(rf"(?<!\w){re.escape(reference)}(?!\w)", output, re.IGNORECASE) is not None
+        for reference in references
+    ]
 
 
 def exact(output: str, references: Sequence[str], any_reference: bool) -> bool:

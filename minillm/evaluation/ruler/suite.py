@@ -4,8 +4,8 @@
     # {"metric": "score", "task": "vt", "form": "generate", "length": 1024, "depth": null, "value": 0.6, "n": 10, ...}
 
 `score` is RULER's, or in the likelihood form the share of samples in which the gold answer has the largest summed
-log-probability of ten; `exact` and `gold_nll` (nats per token of the gold answer) stand beside it. What cannot be
-measured is a row with its reason.
+log-probability of ten; `word_match`, `exact` and `gold_nll` (nats per token of the gold answer) stand beside it. What
+cannot be measured is a row with its reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minillm.evaluation.ruler.fit import Sample, Text, make
 from minillm.evaluation.ruler.likelihood import Likelihood, choose
 from minillm.evaluation.ruler.niah import NIAH
 from minillm.evaluation.ruler.qa import QA
-from minillm.evaluation.ruler.scoring import exact, found, string_match_all, string_match_part
+from minillm.evaluation.ruler.scoring import exact, found, string_match_all, string_match_part, word_match
 from minillm.evaluation.ruler.task import CANDIDATES, Materials, RulerTask, Unfit
 from minillm.evaluation.ruler.tracking import VT
 from minillm.evaluation.scoring import autocast
@@ -164,6 +164,9 @@ def _measured(
         match = string_match_part if task.any_reference else string_match_all
         scores = [match(output, s.references) for output, s in zip(outputs, samples, strict=True)]
         whole = [float(exact(o, s.references, task.any_reference)) for o, s in zip(outputs, samples, strict=True)]
+        of_words = [word_match(output, s.references) for output, s in zip(outputs, samples, strict=True)]
+        pick: Callable[[list[bool]], float] = any if task.any_reference else lambda hits: sum(hits) / len(hits)
+        rows.append(_row("word_match", common, _share([float(pick(one)) for one in of_words])))
         rows.append(_row("exact", common, _share(whole)))
         for score, output, s in zip(scores, outputs, samples, strict=True):
             each = [(s.depths[0], score)] if task.any_reference else None
