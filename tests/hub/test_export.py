@@ -16,7 +16,7 @@ import minillm
 from minillm.config.expand import Heads
 from minillm.config.schema import ModelConfig
 from minillm.errors import ConfigError, MinillmError
-from minillm.hub.choose import choose
+from minillm.hub.choose import NoFamily, choose
 from minillm.model.decoder import Decoder
 from tests.model.small import LENGTH, config, ids, large
 
@@ -121,6 +121,21 @@ def test_no_family_says_alibi_and_each_is_told_why_layer_by_layer() -> None:
     counts = [line.count(";") for line in lines[1:4]]
     assert counts == sorted(counts), "nearest first"
     assert {line.split(":")[0].strip() for line in lines[1:]} >= {"llama", "gemma3_text", "cohere2", "granite_swa"}
+
+
+def test_gemma_3_is_not_claimed_to_cap_scores() -> None:
+    capped = made(*[{**ROPE, **NORMED, "softcap": 3.0}] * 2, name="gemma3")
+    with pytest.raises(NoFamily, match="gemma3_text: layers 0-1: softcap is 3, gemma3_text would have null"):
+        choose(capped)
+
+
+@torch.no_grad()
+def test_gemma_3_caps_logits() -> None:
+    model = large(made(*[{**ROPE, **NORMED}] * 2, name="gemma3", final_logit_softcapping=2.0))
+    theirs = minillm.hub.to_transformers(model)
+    assert theirs.config.model_type == "gemma3_text"
+    tokens = ids(1, 60)
+    assert (theirs(tokens).logits - model(tokens)).abs().max() < 1e-4
 
 
 FORCED: dict[str, tuple[ModelConfig, str, str]] = {

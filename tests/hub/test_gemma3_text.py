@@ -44,6 +44,12 @@ def test_it_is_refused_by_name_unless_its_text_part_is_asked_for(multimodal: Any
             minillm.hub.from_transformers(source)
 
 
+def test_a_cap_on_logits_that_the_whole_does_not_apply_is_refused() -> None:
+    values = {"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30.0}}
+    with pytest.raises(ConfigError, match=r"final_logit_softcapping = 30.0: .*caps no logits"):
+        minillm.hub.read_plan(values, text_only=True)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("names", ["as loaded", "as saved", "as older files have them"])
 def test_its_text_part_computes_what_the_whole_does_on_text(

@@ -306,6 +306,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "an activation": ("llama", {"hidden_act": "relu"}, "hidden_act = 'relu': allowed: 'silu'"),
     "another block": ("cohere2", {"use_parallel_block": False}, "use_parallel_block = False"),
     "QK-norm in Cohere": ("cohere2", {"use_qk_norm": True}, "use_qk_norm = True: allowed: False"),
+    "a cap on scores that the class does not apply": (
+        "gemma3_text",
+        {"attn_logit_softcapping": 50.0},
+        "attn_logit_softcapping = 50.0: transformers' class for Gemma 3 keeps this number and caps no scores",
+    ),
     "attention to both sides": ("gemma3_text", {"use_bidirectional_attention": True}, "attention to later tokens"),
     "linear attention": ("qwen3", {"layer_types": ["linear_attention"] + [FULL] * 4}, "layer 0 is 'linear_attention'"),
     "too few layer types": ("qwen3", {"layer_types": [FULL] * 4}, "4 entries, num_hidden_layers = 5"),

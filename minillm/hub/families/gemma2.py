@@ -32,26 +32,22 @@ class GemmaLike(LlamaLike):
     norms = SANDWICH
     activation = "hidden_activation"
     inert = frozenset({"hidden_act"})  # older files have both; the class reads hidden_activation
-    caps: tuple[float | None, float | None]
-    """The class's default soft-caps of scores and of logits."""
+    final_cap: float | None = None
+    """The class's default soft-cap of the logits."""
 
     def common(self, config: Reader) -> Layer:
-        """What all layers have alike: scale and soft-cap of the scores."""
+        """What all layers have alike: the scale of the scores."""
         scalar = config.take("query_pre_attn_scalar", float, 256.0)
         if not scalar > 0:
             raise config.error("query_pre_attn_scalar", "must be above 0")
-        cap = config.take("attn_logit_softcapping", float | None, self.caps[0])
-        return {"scale": said_scale(scalar**-0.5, self.head_dim(config)), "softcap": cap}
+        return {"scale": said_scale(scalar**-0.5, self.head_dim(config))}
 
     def block_of(self, config: Reader) -> dict[str, Any]:
-        return {"final_logit_softcapping": config.take("final_logit_softcapping", float | None, self.caps[1])}
+        return {"final_logit_softcapping": config.take("final_logit_softcapping", float | None, self.final_cap)}
 
     def extra(self, model: ModelConfig) -> dict[str, Any]:
-        first = model.layers[0]
-        scalar = first.score_scale**-2
         return {
-            "query_pre_attn_scalar": round(scalar),
-            "attn_logit_softcapping": first.softcap,
+            "query_pre_attn_scalar": round(model.layers[0].score_scale ** -2),
             "final_logit_softcapping": model.block.final_logit_softcapping,
             "sliding_window": written_window(model) or 4096,
             "layer_types": written_types(model),
@@ -64,7 +60,7 @@ class GemmaLike(LlamaLike):
 @register
 class Gemma2(GemmaLike):
     name, rank, architecture = "gemma2", 7, "Gemma2ForCausalLM"
-    caps = (50.0, 30.0)
+    final_cap = 30.0
     defaults = {
         "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192,
@@ -75,7 +71,12 @@ class Gemma2(GemmaLike):
         rope, common = read_rope(config, 10000.0, max_positions), self.common(config)
         types = layer_types(config, depth, every(depth, 2))
         window = config.take("sliding_window", int | None, 4096)
-        return [{"position": rope, "window": w, **common} for w in windows(config, types, window)]
+        cap = config.take("attn_logit_softcapping", float | None, 50.0)
+        return [{"position": rope, "window": w, "softcap": cap, **common} for w in windows(config, types, window)]
 
     def extra(self, model: ModelConfig) -> dict[str, Any]:
-        return {**super().extra(model), "rope_parameters": write_rope(first_rotated(model))}
+        return {
+            **super().extra(model),
+            "attn_logit_softcapping": model.layers[0].softcap,
+            "rope_parameters": write_rope(first_rotated(model)),
+        }

@@ -1,7 +1,8 @@
 """Gemma 3: QK-norm, five windowed layers to each full one, a base for each of the two (models/gemma3).
 
 `gemma3_text` is the language model. `gemma3` holds one beside a vision tower: it is refused, or its text part is taken
-when that is asked for. RoPE scaling (linear, factor 8 in the larger models) changes full layers alone.
+when that is asked for. RoPE scaling (linear, factor 8 in the larger models) changes full layers alone. The class has
+Gemma 2's soft-caps in its configuration: the logits' is applied (not beside a vision tower), the scores' is not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ THETAS = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}
 @register
 class Gemma3(GemmaLike):
     name, rank, architecture = "gemma3_text", 8, "Gemma3ForCausalLM"
-    caps = (None, None)
     defaults = {
         "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
@@ -34,6 +34,12 @@ class Gemma3(GemmaLike):
     def layers(self, config: Reader, depth: int, max_positions: int) -> list[Layer]:
         ropes = read_rope_by_type(config, THETAS, max_positions, local_theta_key="rope_local_base_freq")
         common = self.common(config)
+        if config.take("attn_logit_softcapping", float | None, None) is not None:
+            raise config.error(
+                "attn_logit_softcapping",
+                "transformers' class for Gemma 3 keeps this number and caps no scores with it, so what the file says "
+                "and what it computes differ. Allowed: null",
+            )
         interval = config.take("sliding_window_pattern", int, config.take("_sliding_window_pattern", int, 6))
         types = layer_types(config, depth, every(depth, interval))
         spans = windows(config, types, config.take("sliding_window", int | None, 4096))
@@ -63,6 +69,15 @@ class Gemma3WithVision(Gemma3):
         text = dict(values.get("text_config") or {})
         tie = values.get("tie_word_embeddings")
         return text if tie is None else {**text, "tie_word_embeddings": tie}
+
+    def block_of(self, config: Reader) -> dict[str, Any]:
+        if config.take("final_logit_softcapping", float | None, None) is not None:
+            raise config.error(
+                "final_logit_softcapping",
+                "transformers' class with a vision tower caps no logits, so what the file says and what it computes "
+                "differ. Allowed: null",
+            )
+        return super().block_of(config)
 
     def tensor_name(self, name: str) -> str | None:
         for theirs in ("language_model.model.", "model.language_model."):
