@@ -200,6 +200,22 @@ def layer_types(config: Reader, depth: int, default: Sequence[str]) -> list[str]
     return types
 
 
+def full_interval(config: Reader, default: int) -> int:
+    """`sliding_window_pattern`: each so many-th layer is full, where there are no `layer_types`.
+
+    transformers 4 also saved it as `_sliding_window_pattern`, beside `layer_types`; transformers 5 does not read that.
+    """
+    interval = int(config.take("sliding_window_pattern", int, default))
+    private = config.take("_sliding_window_pattern", int, interval)
+    if private != interval and not config.has("layer_types"):
+        raise config.error(
+            "_sliding_window_pattern",
+            f"transformers does not read this name, and has every {interval}th layer full. Give layer_types, or "
+            f"sliding_window_pattern",
+        )
+    return interval
+
+
 def every(depth: int, interval: int) -> list[str]:
     """Sliding layers with a full one at interval - 1, 2 * interval - 1, ...; 0 has none."""
     return ["full_attention" if interval and (i + 1) % interval == 0 else "sliding_attention" for i in range(depth)]

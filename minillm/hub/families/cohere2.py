@@ -15,6 +15,7 @@ from minillm.hub.llama_like import (
     LlamaLike,
     every,
     first_rotated,
+    full_interval,
     layer_types,
     said_factor,
     windows,
@@ -33,6 +34,7 @@ class Cohere2(LlamaLike):
     block = {"norm": "layernorm", "norm_bias": False, "norm_placement": "parallel"}
     norms = SHARED
     eps = "layer_norm_eps"
+    inert = frozenset({"use_parallel_embedding"})  # how the embeddings were split over devices in training
     defaults = {
         "vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
         "num_attention_heads": 64, "num_key_value_heads": None, "max_position_embeddings": 8192, "hidden_act": "silu",
@@ -41,7 +43,7 @@ class Cohere2(LlamaLike):
 
     def layers(self, config: Reader, depth: int, max_positions: int) -> list[Layer]:
         rope = read_rope(config, 10000.0, max_positions, layout="interleaved")
-        interval = config.take("sliding_window_pattern", int, 4)
+        interval = full_interval(config, 4)
         types = layer_types(config, depth, every(depth, interval))
         for name, default, *allowed in (
             ("use_parallel_block", True, True),

@@ -14,7 +14,7 @@ from minillm.config.schema import ModelConfig
 from minillm.errors import ConfigError
 from minillm.hub.families.gemma2 import GemmaLike
 from minillm.hub.family import register
-from minillm.hub.llama_like import every, layer_types, windows
+from minillm.hub.llama_like import every, full_interval, layer_types, windows
 from minillm.hub.plan import Layer
 from minillm.hub.reader import Reader
 from minillm.hub.rope import read_rope_by_type, write_rope_by_type
@@ -40,8 +40,7 @@ class Gemma3(GemmaLike):
                 "transformers' class for Gemma 3 keeps this number and caps no scores with it, so what the file says "
                 "and what it computes differ. Allowed: null",
             )
-        interval = config.take("sliding_window_pattern", int, config.take("_sliding_window_pattern", int, 6))
-        types = layer_types(config, depth, every(depth, interval))
+        types = layer_types(config, depth, every(depth, full_interval(config, 6)))
         spans = windows(config, types, config.take("sliding_window", int | None, 4096))
         return [
             {"position": ropes[name], "window": w, "qk_norm": "rms", **common}
