@@ -138,6 +138,29 @@ def test_gemma_3_caps_logits() -> None:
     assert (theirs(tokens).logits - model(tokens)).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize(
+    ("family", "block", "layer"),
+    [
+        ("qwen3", "standard", {**ROPE, **NORMED}),
+        ("olmo3", "olmo2", {**ROPE, **OVER_ALL}),
+        ("smollm3", "standard", ROPE),
+        ("exaone4", "olmo2", {**ROPE, **NORMED}),
+        ("exaone4", "olmo2", {**NOPE, **NORMED}),
+        ("gemma2", "gemma3", ROPE),
+        ("gemma3_text", "gemma3", {**ROPE, **NORMED}),
+        ("cohere2", "cohere2", NOPE),
+        ("granite_swa", "standard", {**ROPE, "sink_logits": True}),
+    ],
+)
+@torch.no_grad()
+def test_a_family_with_windows_runs_without_any(family: str, block: str, layer: dict[str, Any]) -> None:
+    model = large(made(layer, layer, name=block))
+    tokens = ids(1, 60)
+    theirs = minillm.hub.to_transformers(model, family)
+    assert theirs.config.model_type == family
+    assert (theirs(tokens).logits - model(tokens)).abs().max() < 1e-4
+
+
 FORCED: dict[str, tuple[ModelConfig, str, str]] = {
     "rotation on a full layer": (
         made(LOCAL, {**ROPE, "position": {"theta": 500.0}}, name="cohere2"),

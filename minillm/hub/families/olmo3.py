@@ -35,6 +35,6 @@ class Olmo3(LlamaLike):
     def extra(self, model: ModelConfig) -> dict[str, Any]:
         return {
             "rope_parameters": write_rope_by_type(model),
-            "sliding_window": written_window(model),
+            "sliding_window": written_window(model) or 4096,  # its class builds a mask with it, used or not
             "layer_types": written_types(model),
         }
