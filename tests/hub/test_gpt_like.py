@@ -241,6 +241,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model_type": "gpt_neox", **NEOX, "rope_theta": 7.0, "rotary_emb_base": 5.0},
         "rope_theta = 7.0: gpt_neox reads rotary_emb_base",
     ),
+    "BLOOM's sums without their biases": (
+        {"model_type": "bloom", **BLOOM, "slow_but_exact": True, "pretraining_tp": 2},
+        "slow_but_exact = True: with pretraining_tp above 1 the class then leaves out the biases",
+    ),
     "another key": ({"model_type": "bloom", **BLOOM, "sliding_window": 4}, "sliding_window = 4"),
     **{
         f"MPT's {key}": ({"model_type": "mpt", **MPT, key: value}, f"{key} = {value!r}")
@@ -283,6 +287,11 @@ MPT_7B = {
     "resid_pdrop": 0, "tokenizer_name": "EleutherAI/gpt-neox-20b", "torch_dtype": "bfloat16",
     "use_cache": False, "verbose": 0, "vocab_size": 50432,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [{"slow_but_exact": True}, {"slow_but_exact": False, "pretraining_tp": 4}])
+def test_bloom_s_other_settings_of_exactness_change_nothing(values: dict[str, Any]) -> None:
+    assert read_plan({"model_type": "bloom", **BLOOM, **values})[1] == read_plan({"model_type": "bloom", **BLOOM})[1]
 
 
 def test_a_released_mpt_is_read() -> None:

@@ -22,7 +22,7 @@ class Bloom(GPTLike):
     prefix, embedding = "transformer.", "transformer.word_embeddings.weight"
     inert = frozenset(
         {
-            "slow_but_exact", "offset_alibi", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add",
+            "offset_alibi", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add",
             "skip_bias_add_qkv", "attention_softmax_in_fp32",
         }
     )  # fmt: skip
@@ -54,6 +54,12 @@ class Bloom(GPTLike):
             raise config.error(
                 "apply_residual_connection_post_layernorm",
                 "the residual stream would be taken after the norm, and no norm_placement here does that",
+            )
+        if config.take("slow_but_exact", bool, False) and config.take("pretraining_tp", int, 1) > 1:
+            raise config.error(
+                "slow_but_exact",
+                "with pretraining_tp above 1 the class then leaves out the biases of dense and dense_4h_to_h. "
+                "Allowed: false, which is what the model was trained as",
             )
         return [{"position": "alibi", "window": None}] * depth
 
