@@ -156,7 +156,8 @@ class MinillmForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             attention_mask: (B, T), or (B, seen + T) beside a cache; 0 is padding, which is seen by none and has no
-                position: positions count real tokens, in every scheme and however a batch is padded.
+                position: positions count real tokens, in every scheme and however a batch is padded. A window counts
+                entries: padding between real tokens takes up room in it.
             labels: as `input_ids`, shifted in here; -100 is not counted.
             use_cache: None is the configuration's, but never in training.
         """
