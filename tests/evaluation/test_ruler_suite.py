@@ -159,12 +159,12 @@ def test_who_reads_the_prompt_is_right_in_every_task_and_form(materials: Materia
 
 
 def test_who_reads_nothing_scores_chance(materials: Materials, text: Text) -> None:
-    tasks: Any = ("niah_single_1", "niah_multikey_2", "niah_multiquery", "fwe", "vt")
-    settings = RulerSettings(tasks=tasks, lengths=(420, 500), samples=30, forms=("generate", "likelihood"))
+    tasks: Any = ("niah_multikey_2", "niah_multiquery", "fwe")
+    settings = RulerSettings(tasks=tasks, lengths=(420, 500), samples=25, forms=("generate", "likelihood"))
     rows = measure(Guesser(), materials, text, 200, settings)
     for length in settings.lengths:
         mean = one(rows, "mean_score", form="likelihood", length=length)
-        assert mean["n"] == 150
+        assert mean["n"] == 75
         assert mean["low"] < 0.1 < mean["high"]
         assert one(rows, "mean_score", form="generate", length=length)["value"] == 0
     for form in settings.forms:
