@@ -74,6 +74,10 @@ class Family:
     def read(self, values: Mapping[str, Any], where: str = "config.json") -> tuple[ModelConfig, tuple[str, ...]]:
         """The checked configuration and warnings. ConfigError names a key that cannot be honoured."""
         reader = Reader(values, where)
+        reader.taken.add("is_causal")
+        if values.get("is_causal", True) is not True:
+            # transformers builds masks by it, whatever the family; there null is false too
+            raise reader.error("is_causal", "attention to later tokens is not there yet. Allowed: true")
         plan = self.plan(reader)
         reader.finish(self.inert)
         try:

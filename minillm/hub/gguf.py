@@ -93,6 +93,7 @@ def _config(fields: Mapping[str, Any], tensors: set[str], where: str) -> dict[st
     given.only("attention.value_length", head_dim, head_dim)
     given.only("rope.dimension_count", head_dim, head_dim)
     given.only("rope.scaling.type", "none", "none")
+    given.only("attention.causal", True, True)
     vocab = number("vocab_size", len(fields.get("tokenizer.ggml.tokens") or ()) or None)
     values = {
         "architectures": ["LlamaForCausalLM"],

@@ -44,6 +44,11 @@ BEYOND = (
 )
 """What a key that no family understands probably stands for: pattern of its name, and how to call it."""
 
+ON = re.compile(
+    r"(^|[._])causal$|^(use_)?(rope|rotary|rotary_emb\w*)$|^scale_(attn|attention)|(normalize|layer_?norm)_before$"
+)
+"""Keys whose false is no absence: later tokens seen, no rotation, unscaled scores, norms elsewhere."""
+
 
 class Reader:
     """The keys of one config.json, taken one by one with their types; `where` begins every message."""
@@ -76,11 +81,11 @@ class Reader:
         return ConfigError(f"{self.where}: {name} = {self.values.get(name)!r}: {rule}.")
 
     def finish(self, inert: Collection[str] = ()) -> None:
-        """Refuse what was neither taken nor is inert, unless it is off (null, false, 0 or empty)."""
+        """Refuse what was neither taken nor is inert, unless it is off (null, false, 0 or empty) and off is nothing."""
         for name, value in self.values.items():
             if name in self.taken or name in INERT or name in inert:
                 continue
-            if value is None or value is False or value in (0, [], {}, ""):
+            if value is None or (value in (False, 0, [], {}, "") and not ON.search(name)):
                 continue
             what = next((words for pattern, words in BEYOND if re.search(pattern, name)), None)
             reason = (

@@ -169,6 +169,18 @@ def test_each_family_s_own_rule_says_which_layers_are_full(
     assert [i for i, window in enumerate(windows(model)) if window is None] == full
 
 
+@pytest.mark.parametrize("model_type", ["cohere2", "gemma3_text"])
+def test_the_private_name_of_the_interval_counts_for_nothing_beside_layer_types(model_type: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    values = {"layer_types": [LOCAL, FULL, LOCAL, FULL, LOCAL], "_sliding_window_pattern": 3, "sliding_window": 7}
+    assert windows(plan(model_type, **values)) == [7, None, 7, None, 7]
+    del values["layer_types"]
+    theirs = transformers.AutoConfig.for_model(model_type, **SMALL, **values)
+    assert theirs.layer_types != [LOCAL, LOCAL, FULL, LOCAL, LOCAL]
+    with pytest.raises(ConfigError, match=r"_sliding_window_pattern = 3: transformers does not read this name"):
+        plan(model_type, **values)
+
+
 def test_cohere2_and_exaone4_rotate_where_they_window() -> None:
     for model_type in ("cohere2", "exaone4"):
         assert rotates(plan(model_type)) == [1, 1, 1, 0, 1]
@@ -221,7 +233,7 @@ def test_command_r7b_as_released() -> None:
         num_key_value_heads=8, order_of_interleaved_layers="local_attn_first", pad_token_id=0,
         position_embedding_type="rope_gptj", rope_scaling=None, rope_theta=50000, rotary_pct=1.0, sliding_window=4096,
         sliding_window_pattern=4, torch_dtype="bfloat16", use_cache=True, use_embedding_sharing=True,
-        use_gated_activation=True, use_parallel_block=True, use_parallel_embedding=False, vocab_size=256000,
+        use_gated_activation=True, use_parallel_block=True, use_parallel_embedding=True, vocab_size=256000,
     )  # fmt: skip
     assert windows(model) == [4096, 4096, 4096, None] * 8
     assert thetas(model) == [50000.0, 50000.0, 50000.0, None] * 8
@@ -304,6 +316,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "experts": ("qwen3", {"num_experts": 8}, "num_experts = 8: this is a mixture of experts"),
     "quantised weights": ("llama", {"quantization_config": {"bits": 4}}, "quantised weights"),
     "an activation": ("llama", {"hidden_act": "relu"}, "hidden_act = 'relu': allowed: 'silu'"),
+    "no rotation": ("llama", {"use_rope": False}, "use_rope = False: this key is not known here"),
+    "scores that are not scaled": ("llama", {"scale_attn_weights": False}, "scale_attn_weights = False"),
+    "norms elsewhere": ("llama", {"do_layer_norm_before": False}, "do_layer_norm_before = False"),
     "another block": ("cohere2", {"use_parallel_block": False}, "use_parallel_block = False"),
     "QK-norm in Cohere": ("cohere2", {"use_qk_norm": True}, "use_qk_norm = True: allowed: False"),
     "a cap on scores that the class does not apply": (
@@ -365,6 +380,14 @@ def test_another_model_type_is_refused_with_what_it_is(model_type: str, words: s
     with pytest.raises(ConfigError, match="not a family that this project reads") as error:
         plan(model_type)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("model_type", [one.name for one in families() if one.exports and one.name != "minillm"])
+@pytest.mark.parametrize("value", [False, None, 0])
+def test_every_family_refuses_attention_to_later_tokens(model_type: str, value: Any) -> None:
+    assert read_plan({"model_type": model_type, "is_causal": True})
+    with pytest.raises(ConfigError, match=rf"^config.json: is_causal = {value}: attention to later tokens"):
+        read_plan({"model_type": model_type, "is_causal": value})
 
 
 def test_vision_is_refused_by_name() -> None:
