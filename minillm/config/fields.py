@@ -109,6 +109,13 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
 
 
 def _convert_int(value: Any, where: str) -> int:
+    number = _whole(value, where)
+    if abs(number) >= 2**63:
+        raise ConfigError(f"{where}: expected a whole number of at most 64 bits, got one of {number.bit_length()}.")
+    return number
+
+
+def _whole(value: Any, where: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -129,7 +136,10 @@ def _convert_int(value: Any, where: str) -> int:
 
 def _convert_float(value: Any, where: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ConfigError(f"{where}: expected a number, got one beyond all that a float holds.") from None
     elif isinstance(value, str):
         try:
             number = float(value)

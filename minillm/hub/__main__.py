@@ -55,9 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif given.command == "families":
             print(listed())
         elif given.command == "import":
+            from minillm.hub.api import read_plan
             from minillm.hub.runs import import_run
 
             model = import_run(given.folder, given.out, given.text_only)
+            for warning in read_plan(given.folder, given.text_only)[2]:
+                print(f"Warning: {warning}", file=sys.stderr)
             print(f"{given.out}: a run at step 0 with {sum(p.numel() for p in model.parameters()):,} parameters")
         elif given.command == "convert-gguf":
             from minillm.hub.gguf import convert

@@ -149,7 +149,9 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 def _marker(folder: Path) -> str | None:
     try:
         values = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict):
         return None
     for key in ("bos_token", "eos_token"):
         token = values.get(key)

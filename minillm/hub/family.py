@@ -81,7 +81,8 @@ class Family:
         plan = self.plan(reader)
         reader.finish(self.inert)
         try:
-            return plan.model_config()
+            model, warnings = plan.model_config()
+            return model, (*reader.warnings, *warnings)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
 

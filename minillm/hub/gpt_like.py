@@ -67,7 +67,7 @@ class GPTLike(Family):
     def plan(self, config: Reader) -> Plan:
         sizes = {name: self._number(config, name) for name in self.keys}
         width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
-        if heads < 1 or width % heads:
+        if width % heads:
             raise config.error(self.keys["hidden_size"][0], f"{self.name} asks for a multiple of the {heads} heads")
         if self.wide is not None:
             sizes["intermediate_size"] = self.wide * width
@@ -87,7 +87,7 @@ class GPTLike(Family):
 
     def _number(self, config: Reader, name: str) -> int:
         """A size under any of its names; two that differ are an error."""
-        given = {key: config.take(key, int, None) for key in self.keys[name]}
+        given = {key: config.size(key, None) for key in self.keys[name]}
         values = {value for value in given.values() if value is not None}
         if len(values) > 1:
             raise config.error(self.keys[name][0], f"{' and '.join(self.keys[name])} are one setting, and differ here")

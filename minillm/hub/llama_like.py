@@ -71,7 +71,7 @@ class LlamaLike(Family):
 
     def plan(self, config: Reader) -> Plan:
         def number(name: str) -> int:
-            return int(config.take(name, int, self.defaults[name]))
+            return int(config.size(name, self.defaults[name]))
 
         names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
         size = {name: number(name) for name in names}
@@ -79,7 +79,7 @@ class LlamaLike(Family):
         # Null means as many as there are heads; left out, it is the class's default.
         null = "num_key_value_heads" in config.values
         groups = heads if null else self.defaults["num_key_value_heads"] or heads
-        size["num_key_value_heads"] = config.take("num_key_value_heads", int, groups)
+        size["num_key_value_heads"] = config.size("num_key_value_heads", groups)
         size["head_dim"] = self.head_dim(config)
         longest = number("max_position_embeddings")
         bias = self.attention_bias and config.take("attention_bias", bool, False)
@@ -101,9 +101,12 @@ class LlamaLike(Family):
 
     def head_dim(self, config: Reader) -> int:
         """Width of a head: given, the class's own, or what the heads leave of the model's width."""
-        hidden = config.take("hidden_size", int, self.defaults["hidden_size"])
-        heads = config.take("num_attention_heads", int, self.defaults["num_attention_heads"])
-        return int(config.take("head_dim", int, self.defaults.get("head_dim") or hidden // heads))
+        hidden = config.size("hidden_size", self.defaults["hidden_size"])
+        heads = config.size("num_attention_heads", self.defaults["num_attention_heads"])
+        width = int(config.size("head_dim", self.defaults.get("head_dim") or hidden // heads))
+        if width < 1:
+            raise config.error("hidden_size", f"narrower than the {heads} heads, and head_dim is missing")
+        return width
 
     def config(self, model: ModelConfig) -> dict[str, Any]:
         first, block = model.layers[0], model.block

@@ -32,6 +32,9 @@ _INERT = """
 INERT = frozenset(_INERT.split())
 """Keys that change nothing at inference: bookkeeping, dropout, cache flags, ids, generation defaults."""
 
+MOST = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "block_count"), 10_000)
+"""The largest sizes that are read, where that is below 2 ** 31: a plan has an entry for each layer."""
+
 BEYOND = (
     (r"expert|moe|router", "a mixture of experts, which this project does not have"),
     (r"vision|image|audio|mm_", "another modality than text, which this project does not have"),
@@ -56,6 +59,8 @@ class Reader:
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values, self.where = values, where
         self.taken: set[str] = set()
+        self.warnings: list[str] = []
+        """What is read otherwise than some would expect."""
 
     def take(self, name: str, hint: Any, default: Any = None) -> Any:
         """The value of `name` as type `hint`. Missing, or null where `hint` has no None: `default`."""
@@ -63,6 +68,20 @@ class Reader:
         if name not in self.values or (self.values[name] is None and not _takes_none(hint)):
             return default
         return fields.convert(self.values[name], hint, f"{self.where}: {name}")
+
+    def mapping(self, values: Mapping[str, Any], name: str, inside: str) -> Mapping[str, Any]:
+        """The mapping `name` among those `inside` a key; empty where it is missing or null."""
+        value = values.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"{self.where}: {inside}.{name} = {value!r}: expected a mapping.")
+        return value or {}
+
+    def size(self, name: str, default: Any) -> Any:
+        """A whole number of things, from 1 on and no more than any model has; `default` where it is missing or null."""
+        value, most = self.take(name, int, default), MOST.get(name, 2**31)
+        if self.has(name) and not 1 <= value <= most:
+            raise self.error(name, f"allowed: whole numbers from 1 to {most}")
+        return value
 
     def has(self, name: str) -> bool:
         """Whether `name` is there and not null."""

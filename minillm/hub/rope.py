@@ -47,7 +47,8 @@ def read_rope_by_type(
     """The rotary position of each layer type (OLMo 3, Gemma 3). `rope_scaling` changes full layers alone.
 
     `local_theta_key` names the base of sliding layers beside `rope_theta` in the older spelling. Without one,
-    `rope_theta` stands for both types, as OLMo 3's files mean it.
+    `rope_theta` stands for both types, as OLMo 3's files mean it; transformers 5 gives it to full layers alone, so
+    another base than its default is told in a warning.
     """
     theta = config.take("rope_theta", float, None)
     local = theta if local_theta_key is None else config.take(local_theta_key, float, None)
@@ -58,10 +59,18 @@ def read_rope_by_type(
     out = {}
     for name, beside in zip(LAYER_TYPES, (theta, local), strict=True):
         where = f"{config.where}: rope_parameters.{name}"
-        chosen = dict(given.get(name) or {})
+        chosen = dict(config.mapping(given, name, "rope_parameters"))
         if name == "full_attention" and scaling:
             chosen, where = {**chosen, **scaling}, f"{config.where}: rope_scaling"
         fallback = default_theta[name] if beside is None else beside
+        if name == "sliding_attention" and local_theta_key is None and "rope_theta" not in chosen:
+            default = default_theta[name]
+            if fallback != default:
+                config.warnings.append(
+                    f"{config.where}: rope_theta = {fallback:g} is taken for all layers, as older versions of "
+                    f"transformers mean it; transformers 5.24 gives it to full layers alone and {default:g} to "
+                    f"sliding ones, so its logits differ. rope_parameters by layer type say it beyond doubt."
+                )
         reader = Reader(chosen, where)
         out[name] = position(chosen, fallback, None, max_positions, reader)
         if out[name].get("scaling", {}).get("truncate") is False:
@@ -81,6 +90,8 @@ def position(
     """Our `position` mapping from one mapping of theirs; `whole`: its class has no code to rotate a part of a head."""
     kind = given.get("rope_type", given.get("type", "default"))
     reader.taken |= {"rope_type", "type"}
+    if not isinstance(kind, str):
+        raise reader.error("rope_type" if "rope_type" in given else "type", "expected a word")
     if kind == "su":
         kind = "longrope"  # its first name
     out: Position = {"scheme": "rope", "theta": reader.take("rope_theta", float, theta)}
@@ -118,7 +129,7 @@ def _dynamic(given: Reader, max_positions: int) -> dict[str, Any]:
 
 
 def _yarn(given: Reader, max_positions: int) -> dict[str, Any]:
-    original = given.take("original_max_position_embeddings", int, max_positions)
+    original = given.size("original_max_position_embeddings", max_positions)
     factor = given.take("factor", float, None)
     out: dict[str, Any] = {"type": "yarn", "factor": max_positions / original if factor is None else factor}
     out["original_max_position_embeddings"] = original
@@ -142,12 +153,12 @@ def _llama3(given: Reader, max_positions: int) -> dict[str, Any]:
     out: dict[str, Any] = {"type": "llama3", **{name: _needed(given, name) for name in names}}
     return {
         **out,
-        "original_max_position_embeddings": given.take("original_max_position_embeddings", int, max_positions),
+        "original_max_position_embeddings": given.size("original_max_position_embeddings", max_positions),
     }
 
 
 def _longrope(given: Reader, max_positions: int) -> dict[str, Any]:
-    original = given.take("original_max_position_embeddings", int, max_positions)
+    original = given.size("original_max_position_embeddings", max_positions)
     factor = given.take("factor", float, None)
     out: dict[str, Any] = {"type": "longrope", "factor": max_positions / original if factor is None else factor}
     out["original_max_position_embeddings"] = original

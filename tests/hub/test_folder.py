@@ -156,6 +156,28 @@ def spoil_shard(folder: Path) -> None:
     (folder / sorted(set(shard(folder).values()))[1]).unlink()
 
 
+def spoil_columns(folder: Path) -> None:
+    change(folder, lambda state: {**state, "model.layers.2.self_attn.q_proj.weight": torch.ones(32, 25)})
+
+
+def spoil_lacking(folder: Path) -> None:
+    shard(folder)
+    file = folder / "model-00001-of-00002.safetensors"
+    state = safetensors.load_file(file)
+    safetensors.save_file({name: tensor for name, tensor in state.items() if name != "model.norm.weight"}, file)
+    other = folder / "model-00002-of-00002.safetensors"
+    state = safetensors.load_file(other)
+    safetensors.save_file({name: tensor for name, tensor in state.items() if name != "model.norm.weight"}, other)
+
+
+def spoil_two_names(folder: Path) -> None:
+    change(folder, lambda state: {**state, "norm.weight": state["model.norm.weight"] + 1})
+
+
+def spoil_deep(folder: Path) -> None:
+    (folder / "config.json").write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
+
+
 def lead_out(target: str) -> Callable[[Path], None]:
     def spoil(folder: Path) -> None:
         homes = shard(folder)
@@ -189,8 +211,14 @@ def spoil_type(folder: Path) -> None:
 SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a tensor is missing": (spoil_missing, "missing: model.layers.1.mlp.down_proj.weight"),
     "a tensor too many": (spoil_surplus, "not known: model.layers.0.self_attn.q_norm.weight"),
-    "another shape": (spoil_shape, "norm.weight the shape (7,), config.json says (24,)"),
-    "other rows": (spoil_rows, "model.layers.2.self_attn.k_proj.weight has 8 rows, config.json says 16"),
+    "another shape": (spoil_shape, "model.norm.weight has the shape (7,), config.json says (24,)"),
+    "other rows": (spoil_rows, "2.self_attn.k_proj.weight has the shape (8, 24), config.json says (16, 24)"),
+    "other columns": (spoil_columns, "model.layers.2.self_attn.q_proj.weight has the shape (32, 25)"),
+    "a shard without a tensor of it": (spoil_lacking, "safetensors: model.norm.weight cannot be read from it"),
+    "two values of one tensor": (spoil_two_names, "are names of one tensor, and differ"),
+    "a name too long": (lead_out("m" * 300 + ".safetensors"), "is missing"),
+    "a name that is none": (lead_out("m\0.safetensors"), "is missing"),
+    "JSON too deep": (spoil_deep, "config.json cannot be read: maximum recursion depth"),
     "whole numbers": (spoil_dtype, "quantised"),
     "a file cut short": (spoil_cut, "is not a whole safetensors file"),
     "a pickle": (spoil_pickle, "only pytorch_model.bin. Such files are pickles"),
@@ -231,6 +259,35 @@ def test_code_in_a_folder_is_not_run(model: Decoder, folder: Path) -> None:
     with pytest.raises(MinillmError, match=r"config.json: model_type = 'something_new'"):
         minillm.hub.from_transformers(folder)
     assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("path", ["m" * 300, "m\0", "~nobody-of-this-name/m"])
+def test_a_path_that_cannot_be_is_refused(path: str) -> None:
+    with pytest.raises(MinillmError):
+        minillm.hub.from_transformers(path)
+
+
+def test_two_names_for_the_same_bits_are_one_tensor(model: Decoder, folder: Path) -> None:
+    change(folder, lambda state: {**state, "norm.weight": state["model.norm.weight"].clone()})
+    assert same(minillm.hub.from_transformers(folder), model)
+    change(folder, lambda state: {**state, "norm.weight": state["model.norm.weight"].double()})
+    with pytest.raises(MinillmError, match="names of one tensor, and differ"):
+        minillm.hub.from_transformers(folder)
+
+
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float16"), ("float64", "float16"), ("float8_e4m3fn", "float32")])
+def test_parts_of_one_matrix_in_two_types_become_float32(dtypes: tuple[str, str], folder: Path) -> None:
+    def edit(state: State) -> State:
+        for part, dtype in zip("qk", dtypes, strict=True):
+            name = f"model.layers.0.self_attn.{part}_proj.weight"
+            state[name] = state[name].to(getattr(torch, dtype))
+        return state
+
+    change(folder, edit)
+    parts = safetensors.load_file(folder / WEIGHTS)
+    joined = [parts[f"model.layers.0.self_attn.{part}_proj.weight"].float() for part in "qkv"]
+    ours = minillm.hub.from_transformers(folder).state_dict()["layers.0.attention.qkv_proj.weight"]
+    assert torch.equal(ours, torch.cat(joined))
 
 
 def test_weights_of_two_kinds_become_float32(folder: Path) -> None:

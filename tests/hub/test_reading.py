@@ -365,6 +365,89 @@ def test_what_would_change_the_function_is_refused_by_name(what: str) -> None:
     assert str(error.value).startswith("config.json: ")
 
 
+SIZES: dict[str, tuple[str, ...]] = {
+    "llama": (
+        "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size", "vocab_size",
+        "intermediate_size", "max_position_embeddings",
+    ),
+    "gemma3_text": ("head_dim",),
+    "gpt2": ("n_layer", "n_head", "n_inner", "n_embd", "n_positions", "vocab_size"),
+    "mpt": ("n_layers", "n_heads", "d_model", "max_seq_len"),
+    "minillm": ("num_hidden_layers", "num_attention_heads", "max_position_embeddings"),
+}  # fmt: skip
+
+
+def own() -> dict[str, Any]:
+    from minillm.hub.family import family
+
+    return family("minillm").write(plan("llama"))
+
+
+@pytest.mark.parametrize(("model_type", "name"), [(one, name) for one, names in SIZES.items() for name in names])
+def test_sizes_that_no_model_has_are_refused_by_name(model_type: str, name: str) -> None:
+    small = {} if model_type in ("gpt2", "mpt") else SMALL
+    good = own() if model_type == "minillm" else {**small, "model_type": model_type}
+    assert read_plan(good)
+    for value in (0, -1, 2**40, 10**400):
+        with pytest.raises(ConfigError, match=rf"^config.json: {name}(:| = )"):
+            read_plan({**good, name: value})
+
+
+@pytest.mark.parametrize("model_type", ["llama", "cohere2", "granite_swa"])
+def test_heads_without_any_width_are_refused(model_type: str) -> None:
+    size = {**SMALL, "hidden_size": 4}
+    del size["head_dim"]
+    with pytest.raises(ConfigError, match=r"^config.json: hidden_size = 4: narrower than the 6 heads"):
+        plan(model_type, size=size)
+
+
+def test_ten_thousand_layers_are_the_most() -> None:
+    with pytest.raises(ConfigError, match="num_hidden_layers = 10001: allowed: whole numbers from 1 to 10000"):
+        plan("llama", num_hidden_layers=10_001)
+
+
+ODD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a scaling whose type is a list": ("llama", {"rope_scaling": {"type": ["linear"]}}, "type = ['linear']"),
+    "a base of 400 digits": ("llama", {"rope_theta": 10**400}, "rope_theta: expected a number"),
+    "a window of 400 digits": ("olmo3", {"sliding_window": 10**400}, "sliding_window: expected a whole number"),
+    "a layer type's rotation that is a list": (
+        "gemma3_text",
+        {"rope_parameters": {LOCAL: [1], FULL: {"rope_type": "default"}}},
+        "rope_parameters.sliding_attention = [1]: expected a mapping",
+    ),
+    "a scaling from no length": (
+        "llama",
+        {"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 0}},
+        "original_max_position_embeddings = 0: allowed",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_values_of_a_kind_that_nothing_writes_are_refused_by_name(what: str) -> None:
+    model_type, values, words = ODD[what]
+    with pytest.raises(ConfigError) as error:
+        plan(model_type, **values)
+    assert words in str(error.value)
+
+
+def test_a_text_config_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(ConfigError, match="text_config: expected"):
+        read_plan({"model_type": "gemma3", "text_config": [1]}, text_only=True)
+
+
+def test_an_olmo_3_read_otherwise_than_transformers_5_reads_it_warns() -> None:
+    transformers = pytest.importorskip("transformers")
+    values = {**SMALL, "rope_theta": 5e4}
+    theirs = transformers.AutoConfig.for_model("olmo3", **values).rope_parameters
+    assert theirs[LOCAL]["rope_theta"] == 5e5
+    assert theirs[FULL]["rope_theta"] == 5e4
+    (warning,) = [w for w in read_plan({"model_type": "olmo3", **values})[2] if "rope_theta" in w]
+    assert "rope_theta = 50000 is taken for all layers" in warning
+    for same in ({"rope_theta": 5e5}, {"rope_parameters": theirs}):
+        assert not [w for w in read_plan({"model_type": "olmo3", **SMALL, **same})[2] if "rope_theta" in w]
+
+
 @pytest.mark.parametrize(
     ("model_type", "words"),
     [

@@ -65,7 +65,7 @@ class Gemma3WithVision(Gemma3):
                 f"{where}: vision_config: gemma3 reads images, which this project does not. "
                 f"Its language model alone is had with text_only=True (--text-only on the command line)."
             )
-        text = dict(values.get("text_config") or {})
+        text = dict(Reader(values, where).take("text_config", dict | None, None) or {})
         tie = values.get("tie_word_embeddings")
         return text if tie is None else {**text, "tie_word_embeddings": tie}
 

@@ -63,7 +63,7 @@ class Own(Family):
 
     def plan(self, config: Reader) -> Plan:
         config.only("minillm_format", None, FORMAT)
-        size = {name: self._needed(config, name, int) for name in SIZES}
+        size = {name: self._size(config, name) for name in SIZES}
         block = self._needed(config, "block", dict)
         tied = block.get("tie_word_embeddings", True)
         config.only("tie_word_embeddings", tied, tied)
@@ -75,11 +75,18 @@ class Own(Family):
             size,
             block,
             layers,
-            self._needed(config, "vocab_size", int),
-            self._needed(config, "max_position_embeddings", int),
+            self._size(config, "vocab_size"),
+            self._size(config, "max_position_embeddings"),
             config.take("embedding", dict | None, None) or {},
             names,
         )
+
+    @staticmethod
+    def _size(config: Reader, name: str) -> int:
+        value = config.size(name, None)
+        if value is None:
+            raise config.error(name, "missing")
+        return int(value)
 
     @staticmethod
     def _needed(config: Reader, name: str, hint: Any) -> Any:
