@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minillm.config.schema import ModelConfig
 from minillm.errors import MinillmError
-from minillm.hub.family import Family, families
+from minillm.hub.family import UNWRITABLE, Family, families
 from minillm.hub.family import family as family_of
 
 
@@ -31,18 +31,19 @@ def choose(model: ModelConfig, name: str | None = None) -> Family:
         if reasons:
             raise MinillmError(f"{name} does not express this model: {'; '.join(reasons)}.")
         return asked
-    tried: list[tuple[int, Family, list[str]]] = []
+    tried: list[tuple[Family, list[str]]] = []
     for one in families():
         if not one.exports or one.by_name_only:
             continue
         reasons = one.cannot(model)
         if not reasons:
             return one
-        tried.append((len(reasons), one, reasons))
-    tried.sort(key=lambda entry: (entry[0], entry[1].rank))
+        tried.append((one, reasons))
+    tried.sort(key=lambda entry: (UNWRITABLE in entry[1], len(entry[1]), entry[0].rank))
     lines = ["No Hugging Face family expresses this model exactly. Nearest first:"]
-    for place, (count, one, reasons) in enumerate(tried):
-        told = reasons if place < NEAREST else [*reasons[:1], *([f"and {count - 1} more"] if count > 1 else [])]
+    for place, (one, reasons) in enumerate(tried):
+        more = len(reasons) - 1
+        told = reasons if place < NEAREST else [*reasons[:1], *([f"and {more} more"] if more else [])]
         lines.append(f"  {one.name}: {'; '.join(told)}")
     lines.append("This project's own form holds any plan: family='minillm' (--family minillm on the command line).")
     raise NoFamily("\n".join(lines))

@@ -23,6 +23,9 @@ from minillm.position.rope import RoPE
 NO_IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 """Written out: the classes' own defaults are ids of vocabularies of 30,000 tokens and more."""
 
+UNWRITABLE = "its config.json has no form for a model like this one: the nearest that can be written is no valid one"
+"""The reason of a family whose attempt cannot be read back, which says nothing of what stands in the way."""
+
 
 class Family:
     """Base of all families; `name` is `model_type` in config.json."""
@@ -94,8 +97,9 @@ class Family:
         """Why this family does not express `model` exactly, each reason with its layers; empty where it does."""
         try:
             got, _ = self.read(self.write(model))
-        except MinillmError as error:
-            return [str(error), *self.demands(model)]
+        except MinillmError:
+            # Why is no help: it speaks of the attempt, in which sizes and settings are not those of the plan.
+            return [UNWRITABLE, *self.demands(model)]
         # Both in one layout: which channels turn together is settled by permuting weights.
         return [*differences(relaid(model, "half"), relaid(got, "half"), self.name), *self.demands(model)]
 

@@ -107,6 +107,12 @@ class GPTLike(Family):
             **self.extra(model),
         }
 
+    def demands(self, model: ModelConfig) -> list[str]:
+        heads = model.layers[0].num_attention_heads
+        if model.hidden_size % heads == 0:
+            return []
+        return [f"hidden_size is {model.hidden_size}, {self.name} asks for a multiple of the {heads} heads"]
+
     # ---- tensors -------------------------------------------------------------------------------------------------
 
     def links(self, model: ModelConfig) -> list[Link]:

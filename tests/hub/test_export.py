@@ -161,6 +161,22 @@ def test_a_family_with_windows_runs_without_any(family: str, block: str, layer: 
     assert (theirs(tokens).logits - model(tokens)).abs().max() < 1e-4
 
 
+def test_a_family_that_cannot_write_a_plan_at_all_comes_last_and_cites_no_numbers_of_its_attempt() -> None:
+    asked = dataclasses.replace(made(ROPE, {**ROPE, "softcap": 3.0}), hidden_size=26)
+    with pytest.raises(NoFamily) as error:
+        choose(asked)
+    lines = [line.strip() for line in str(error.value).splitlines()[1:-1]]
+    last = [line.split(":")[0] for line in lines if "has no form for a model like this one" in line]
+    assert last == [line.split(":")[0] for line in lines[-len(last) :]] == ["gpt2", "gpt_neox", "bloom", "mpt"]
+    with pytest.raises(MinillmError, match=r"hidden_size is 26, gpt2 asks for a multiple of the 4 heads\.$"):
+        choose(asked, "gpt2")
+
+
+def test_a_scale_near_nothing_is_a_reason_and_no_accident() -> None:
+    with pytest.raises(NoFamily, match="scale is 1e-200"):
+        choose(made({**ROPE, "scale": 1e-200}))
+
+
 FORCED: dict[str, tuple[ModelConfig, str, str]] = {
     "rotation on a full layer": (
         made(LOCAL, {**ROPE, "position": {"theta": 500.0}}, name="cohere2"),

@@ -47,7 +47,7 @@ class GemmaLike(LlamaLike):
 
     def extra(self, model: ModelConfig) -> dict[str, Any]:
         return {
-            "query_pre_attn_scalar": round(model.layers[0].score_scale ** -2),
+            "query_pre_attn_scalar": round(max(model.layers[0].score_scale, 1e-150) ** -2),  # a float holds it
             "final_logit_softcapping": model.block.final_logit_softcapping,
             "sliding_window": written_window(model) or 4096,
             "layer_types": written_types(model),
