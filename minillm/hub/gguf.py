@@ -7,7 +7,7 @@ of interleaved rotary pairs, and the tokenizer's way of splitting text is not in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ import numpy as np
 import torch
 
 from minillm.errors import MinillmError
+from minillm.hub.family import family
 from minillm.hub.reader import Reader
-from minillm.hub.runs import claim, write_json, write_model
+from minillm.hub.runs import claim, vacant, write_json, write_model, writing
+from minillm.model.decoder import build_model
 
 INSIDE = {
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
@@ -32,23 +34,28 @@ def convert(file: str | Path, out: str | Path, tokenizer: bool = True) -> None:
     """Write the GGUF `file` as a Hugging Face folder of the family llama, tokenizer.json included.
 
     Raises:
-        MinillmError: it is no such file, it describes what Llama's class does not compute, or its tokenizer is not a
-            byte-level BPE whose split is known here (`tokenizer=False` leaves that out).
+        MinillmError: it is no such file or a damaged one, it describes what Llama's class does not compute, or its
+            tokenizer is not a byte-level BPE whose split is known here (`tokenizer=False` leaves that out). Nothing
+            is written then.
     """
     where, out = str(file), Path(out)
     fields, tensors = _read(Path(file).expanduser())
     config = _config(fields, {tensor.name for tensor in tensors}, where)
-    text = _tokenizer(fields, where) if tokenizer else None
-    claim(out)
+    _check_tensors(config, tensors, where)
+    text = _tokenizer(fields, config["max_position_embeddings"], where) if tokenizer else None
+    vacant(out)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     state = {}
     for tensor in tensors:
         name, part = _name(tensor.name, where)
         values = _dequantised(tensor, where)
         state[name] = torch.from_numpy(half_split(values, heads[part]) if part in heads else values)
+    claim(out)
     if text is not None:
-        text.save(str(out / "tokenizer.json"))
-        write_json(out / "tokenizer_config.json", _tokenizer_config(fields, config["max_position_embeddings"]))
+        made, settings = text
+        with writing(out):
+            made.save(str(out / "tokenizer.json"))
+            write_json(out / "tokenizer_config.json", settings)
     ids = {f"{name}_token_id": fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
     write_model(out, {**config, **ids}, ids, state)
 
@@ -83,7 +90,7 @@ def _config(fields: Mapping[str, Any], tensors: set[str], where: str) -> dict[st
     given = Reader({k.removeprefix(prefix): v for k, v in fields.items() if k.startswith(prefix)}, f"{where}: llama")
 
     def number(name: str, default: int | None = None) -> int:
-        value = given.take(name, int, default)
+        value = given.size(name, default)
         if value is None:
             raise given.error(name, "missing")
         return int(value)
@@ -94,7 +101,8 @@ def _config(fields: Mapping[str, Any], tensors: set[str], where: str) -> dict[st
     given.only("rope.dimension_count", head_dim, head_dim)
     given.only("rope.scaling.type", "none", "none")
     given.only("attention.causal", True, True)
-    vocab = number("vocab_size", len(fields.get("tokenizer.ggml.tokens") or ()) or None)
+    tokens = fields.get("tokenizer.ggml.tokens")
+    vocab = number("vocab_size", len(tokens) if isinstance(tokens, list) and tokens else None)
     values = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -112,13 +120,49 @@ def _config(fields: Mapping[str, Any], tensors: set[str], where: str) -> dict[st
             "rope_type": "default",
             "rope_theta": _shortest(given.take("rope.freq_base", float, 10000.0)),
         },
-        "attention_bias": "blk.0.attn_q.bias" in tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in tensors,
+        "attention_bias": _biased("attn", tensors),
+        "mlp_bias": _biased("ffn", tensors),
         "tie_word_embeddings": "output.weight" not in tensors,
         "dtype": "float32",
     }
     given.finish()
     return values
+
+
+def _biased(stem: str, tensors: set[str]) -> bool:
+    return any(name.endswith(".bias") and f".{stem}_" in name for name in tensors)
+
+
+def _check_tensors(config: Mapping[str, Any], tensors: Sequence[Any], where: str) -> None:
+    """The file holds each tensor of such a model once, in its shape, and no others."""
+    llama = family("llama")
+    model, _ = llama.read(config, where)
+    ours = build_model(model, device="meta").state_dict()
+    shapes = {
+        name: tuple(part.shape)
+        for link in llama.links(model)
+        for name, part in zip(link.theirs, link.to_theirs(ours[link.ours]), strict=True)
+    }
+    found: dict[str, str] = {}
+    for tensor in tensors:
+        name, _ = _name(tensor.name, where)
+        if name not in shapes:
+            raise MinillmError(f"{where}: tensor {tensor.name} is not one of the model that its metadata describe.")
+        if name in found:
+            raise MinillmError(f"{where}: tensor {tensor.name} is there twice.")
+        found[name] = tensor.name
+        shape = tuple(int(n) for n in reversed(tensor.shape))  # stored fastest first
+        if shape != shapes[name]:
+            raise MinillmError(f"{where}: tensor {tensor.name} has the shape {shape}, its metadata say {shapes[name]}.")
+    missing = [name for name in shapes if name not in found]
+    if not missing:
+        return
+    if all(name.endswith("o_proj.bias") for name in missing):
+        raise MinillmError(
+            f"{where}: biases of attn_q, attn_k and attn_v without one of attn_output: llama has all four or none."
+        )
+    more = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
+    raise MinillmError(f"{where}: what becomes {', '.join(missing[:6])}{more} is missing. Is the file complete?")
 
 
 def _shortest(value: float) -> float:
@@ -145,6 +189,8 @@ def _dequantised(tensor: Any, where: str) -> np.ndarray:
         values = dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
         raise MinillmError(f"{where}: tensor {tensor.name}: {error}. Is there a newer version of gguf?") from None
+    except Exception as error:  # a type that is no number, blocks that do not fill a row
+        raise MinillmError(f"{where}: tensor {tensor.name} cannot be read: {error}.") from None
     return np.array(values, dtype=np.float32)
 
 
@@ -169,17 +215,31 @@ SPLITS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 """`tokenizer.ggml.pre`, and how it splits a text into words (llama.cpp, src/llama-vocab.cpp)."""
 
+ALONE = "tokenizer=False (--no-tokenizer) converts the weights alone."
 
-def _tokenizer(fields: Mapping[str, Any], where: str) -> Any:
-    """A `tokenizers.Tokenizer`."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models
 
+def _tokenizer(fields: Mapping[str, Any], length: int, where: str) -> tuple[Any, dict[str, Any]]:
+    """A `tokenizers.Tokenizer`, and tokenizer_config.json."""
     kind, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "default")
-    if kind != "gpt2" or split not in SPLITS:
+    if kind != "gpt2" or not isinstance(split, str) or split not in SPLITS:
         raise MinillmError(
             f"{where}: its tokenizer ({kind!r}, split {split!r}) is not converted here. Known: 'gpt2' with the splits "
-            f"{', '.join(map(repr, SPLITS))}. tokenizer=False (--no-tokenizer) converts the weights alone."
+            f"{', '.join(map(repr, SPLITS))}. {ALONE}"
         )
+    for name in ("tokens", "merges"):
+        if not isinstance(fields.get(f"tokenizer.ggml.{name}"), list):
+            raise MinillmError(f"{where}: tokenizer.ggml.{name}, a list, is missing. {ALONE}")
+    import tokenizers  # noqa: F401  # where it is missing, the file is not to blame
+
+    try:
+        return _made(fields, split), _tokenizer_config(fields, length)
+    except Exception as error:  # the package raises the bare class; ids and merges may be of other tokens
+        raise MinillmError(f"{where}: its tokenizer is damaged: {type(error).__name__}: {error}. {ALONE}") from None
+
+
+def _made(fields: Mapping[str, Any], split: str) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
     tokens = fields["tokenizer.ggml.tokens"]
     merges = [tuple(pair.split(" ")) for pair in fields["tokenizer.ggml.merges"]]
     made = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
@@ -209,6 +269,8 @@ def _tokenizer_config(fields: Mapping[str, Any], length: int) -> dict[str, Any]:
     for ours, theirs in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}.items():
         index = fields.get(f"tokenizer.ggml.{theirs}_token_id")
         if index is not None:
+            if not 0 <= index < len(tokens):
+                raise ValueError(f"tokenizer.ggml.{theirs}_token_id = {index}, and there are {len(tokens)} tokens")
             out[f"{ours}_token"] = tokens[index]
     if "tokenizer.chat_template" in fields:
         out["chat_template"] = fields["tokenizer.chat_template"]

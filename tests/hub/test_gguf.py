@@ -56,9 +56,18 @@ def metadata() -> dict[str, Any]:
 
 
 def write(
-    file: Path, model: Any, architecture: str = "llama", extra: tuple[str, ...] = (), quantised: Any = None, **more: Any
+    file: Path,
+    model: Any,
+    architecture: str = "llama",
+    extra: tuple[str, ...] = (),
+    quantised: Any = None,
+    shapes: dict[str, tuple[int, ...] | None] | None = None,
+    **more: Any,
 ) -> Path:
-    """`model` as llama.cpp's converter stores it; `more` are metadata."""
+    """`model` as llama.cpp's converter stores it; `more` are metadata, and `shapes` tensors of their own: None is none.
+
+    Metadata of None are left out.
+    """
     writer = gguf.GGUFWriter(str(file), architecture)
     values = {f"{architecture}.{k}": v for k, v in metadata().items()}
     values |= {
@@ -67,6 +76,8 @@ def write(
         "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1, "tokenizer.chat_template": "{{ x }}",
     }  # fmt: skip
     for key, value in {**values, **more}.items():
+        if value is None:
+            continue
         add: Callable[[str, Any], None] = {
             bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
             list: writer.add_array,
@@ -83,10 +94,15 @@ def write(
         for theirs, stored in {**names, **inside}.items():
             name = name.replace(theirs, stored)
         name = name.replace("model.layers.", "blk.")
+        if name in (shapes or {}):
+            continue
         if quantised is not None and array.ndim == 2:
             writer.add_tensor(name, gguf.quants.quantize(array, quantised), raw_dtype=quantised)
         else:
             writer.add_tensor(name, array)
+    for name, shape in (shapes or {}).items():
+        if shape is not None:
+            writer.add_tensor(name, np.ones(shape, dtype=np.float32))
     for name in extra:
         writer.add_tensor(name, np.ones(4, dtype=np.float32))
     writer.write_header_to_file()
@@ -172,6 +188,39 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "part of a head rotated": ({"llama.rope.dimension_count": 16}, "rope.dimension_count = 16: allowed: 32"),
     "values of another width": ({"llama.attention.value_length": 16}, "attention.value_length = 16"),
     "another tensor": ({"extra": ("blk.0.attn_q_norm.weight",)}, "tensor blk.0.attn_q_norm.weight is not known"),
+    "a tensor that is missing": (
+        {"shapes": {"output_norm.weight": None}},
+        "what becomes model.norm.weight is missing",
+    ),
+    "a tensor of another shape": (
+        {"shapes": {"blk.1.attn_q.weight": (96, 96)}},
+        "tensor blk.1.attn_q.weight has the shape (96, 96), its metadata say (192, 96)",
+    ),
+    "queries of an odd number of rows": ({"shapes": {"blk.1.attn_q.weight": (193, 96)}}, "has the shape (193, 96)"),
+    "a norm of another width": ({"shapes": {"blk.0.attn_norm.weight": (95,)}}, "has the shape (95,)"),
+    "a layer too many": ({"shapes": {"blk.7.attn_q.weight": (192, 96)}}, "tensor blk.7.attn_q.weight is not one of"),
+    "a layer that is no number": ({"shapes": {"blk.x.attn_q.weight": (192, 96)}}, "blk.x.attn_q.weight is not one of"),
+    "biases of q, k and v alone": (
+        {
+            "shapes": {
+                f"blk.{i}.attn_{part}.bias": (heads * WIDTH,)
+                for i in range(DEPTH)
+                for part, heads in (("q", HEADS), ("k", GROUPS), ("v", GROUPS))
+            }
+        },
+        "biases of attn_q, attn_k and attn_v without one of attn_output",
+    ),
+    "a bias of one layer": ({"shapes": {"blk.1.attn_q.bias": (192,)}}, "model.layers.0.self_attn.q_proj.bias"),
+    "no heads": ({"llama.attention.head_count": 0}, "attention.head_count = 0: allowed"),
+    "no layers": ({"llama.block_count": 0}, "block_count = 0: allowed"),
+    "heads that are no multiple": ({"llama.attention.head_count_kv": 4}, "num_key_value_heads = 4"),
+    "attention to later tokens": ({"llama.attention.causal": False}, "attention.causal = False"),
+    "no merges": ({"tokenizer.ggml.merges": None}, "tokenizer.ggml.merges, a list, is missing"),
+    "no tokens": ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens, a list, is missing"),
+    "merges of other tokens": ({"tokenizer.ggml.merges": ["zz zz"]}, "its tokenizer is damaged"),
+    "merges that are no pairs": ({"tokenizer.ggml.merges": ["t"]}, "its tokenizer is damaged"),
+    "a marker beyond the tokens": ({"tokenizer.ggml.eos_token_id": 999}, "eos_token_id = 999, and there are"),
+    "too few token types": ({"tokenizer.ggml.token_type": [1, 1]}, "its tokenizer is damaged"),
     "SentencePiece": ({"tokenizer.ggml.model": "llama"}, "its tokenizer ('llama'"),
     "an unknown split": ({"tokenizer.ggml.pre": "tekken"}, "split 'tekken') is not converted here"),
 }
@@ -185,7 +234,15 @@ def test_what_llama_does_not_compute_is_refused_by_name(
     file = write(tmp_path / "m.gguf", llama(), **change)
     assert main(["convert-gguf", str(file), str(tmp_path / "out")]) == 2
     assert words in capsys.readouterr().err
-    assert not list((tmp_path / "out").glob("*.safetensors"))
+    assert not (tmp_path / "out").exists()
+
+
+@torch.no_grad()
+def test_biases_of_all_four_projections_and_of_the_mlp_are_kept(tmp_path: Path) -> None:
+    model = llama(attention_bias=True, mlp_bias=True)
+    convert(write(tmp_path / "m.gguf", model), tmp_path / "out")
+    tokens = ids(2, 90)
+    assert (minillm.hub.from_transformers(tmp_path / "out")(tokens) - model(tokens).logits).abs().max() < 1e-4
 
 
 def test_weights_alone_are_converted_on_request(tmp_path: Path) -> None:
