@@ -22,7 +22,8 @@ ul { padding-left: 1.2rem; } li { margin: .2rem 0; }
 .soft, figcaption, caption { color: var(--soft); font-size: .86rem; }
 .scroll { overflow-x: auto; margin: 1.1rem 0; }
 table.data { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
-table.data caption { caption-side: top; text-align: left; padding-bottom: .35rem; min-width: min(40rem, 92vw); max-width: 52rem; }
+table.data caption { caption-side: top; text-align: left; padding-bottom: .35rem; max-width: 52rem; }
+table.data caption { min-width: min(40rem, 92vw); } /* a narrow table would make it a column of single words */
 table.data th { text-align: right; font-weight: 600; border-bottom: 1.5px solid var(--ink); padding: .3rem .7rem;
                 vertical-align: bottom; }
 table.data td { text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); padding: .28rem .7rem; }
