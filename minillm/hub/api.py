@@ -50,7 +50,7 @@ def _family_of(source: str | Path | Mapping[str, Any], text_only: bool) -> tuple
     else:
         values = read_config(source)
         where = str(Path(source) / "config.json" if Path(source).is_dir() else source)
-    found = family_of(values["model_type"], f"{where}: model_type")
+    found = family_of(values.get("model_type", ""), f"{where}: model_type")
     return found, found.text_part(values, where, text_only), where
 
 

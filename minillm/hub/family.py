@@ -153,7 +153,7 @@ def families() -> list[Family]:
 def family(name: str, where: str = "family") -> Family:
     """The family of that `model_type`. ConfigError says what it is where it is known to be beyond this project."""
     families()
-    if name in FAMILIES:
+    if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
     what = next((words for pattern, words in OTHERS if re.search(pattern, str(name))), None)
     raise ConfigError(

@@ -35,11 +35,15 @@ class Plan:
         return {
             "size": self.size,
             "block": self.block,
-            "layers": named_layers(self.layers),
+            "layers": self.named(),
             "embedding": self.embedding,
             "vocab_size": self.vocab_size,
             "max_position_embeddings": self.max_position_embeddings,
         }
+
+    def named(self) -> dict[str, Any]:
+        """`model.layers`: kinds and pattern."""
+        return named_layers(self.layers)
 
     def model_config(self) -> tuple[ModelConfig, tuple[str, ...]]:
         """The checked configuration, and warnings for settings without effect."""

@@ -35,8 +35,8 @@ class OwnPlan(Plan):
 
     names: Sequence[str] = ()
 
-    def plain(self) -> dict[str, Any]:
-        return {**super().plain(), "layers": with_names(self.names, self.layers)}
+    def named(self) -> dict[str, Any]:
+        return with_names(self.names, self.layers)
 
 
 def with_names(names: Sequence[str], layers: Sequence[Layer]) -> dict[str, Any]:
@@ -102,6 +102,8 @@ class Own(Family):
         for key, value in {"index": index, **{name: size[name] for name in MODEL_WIDE}}.items():
             if fields.pop(key, value) != value:
                 raise config.error("layers", f"entry {index} has {key} {given[key]!r}, which must be {value}")
+        if "position" not in fields:
+            raise config.error("layers", f"entry {index} has no position")
         return str(fields.pop("kind", "layer")), fields
 
     def config(self, model: ModelConfig) -> dict[str, Any]:
