@@ -161,13 +161,10 @@ def spoil_columns(folder: Path) -> None:
 
 
 def spoil_lacking(folder: Path) -> None:
-    shard(folder)
-    file = folder / "model-00001-of-00002.safetensors"
+    file = folder / shard(folder)["model.norm.weight"]
     state = safetensors.load_file(file)
-    safetensors.save_file({name: tensor for name, tensor in state.items() if name != "model.norm.weight"}, file)
-    other = folder / "model-00002-of-00002.safetensors"
-    state = safetensors.load_file(other)
-    safetensors.save_file({name: tensor for name, tensor in state.items() if name != "model.norm.weight"}, other)
+    del state["model.norm.weight"]
+    safetensors.save_file(state, file)
 
 
 def spoil_two_names(folder: Path) -> None:

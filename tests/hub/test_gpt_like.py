@@ -22,6 +22,7 @@ from minillm.config.schema import ModelConfig
 from minillm.errors import ConfigError, MinillmError, PositionUndefined
 from minillm.hub.api import read_plan
 from minillm.hub.choose import choose
+from minillm.hub.convert import build
 from minillm.model.decoder import Decoder
 from tests.hub.models import enlarge, ids
 from tests.model.small import config, large
@@ -292,6 +293,18 @@ MPT_7B = {
 @pytest.mark.parametrize("values", [{"slow_but_exact": True}, {"slow_but_exact": False, "pretraining_tp": 4}])
 def test_bloom_s_other_settings_of_exactness_change_nothing(values: dict[str, Any]) -> None:
     assert read_plan({"model_type": "bloom", **BLOOM, **values})[1] == read_plan({"model_type": "bloom", **BLOOM})[1]
+
+
+def test_a_head_under_both_its_names_is_read_only_where_they_agree() -> None:
+    model = theirs("gpt_neox")
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    found, plan, _ = read_plan(model.config.to_dict())
+    head = "lm_head.weight" if "lm_head.weight" in state else "embed_out.weight"
+    both = {**state, "lm_head.weight": state[head], "embed_out.weight": state[head].clone()}
+    assert torch.equal(build(found, plan, both, "here").lm_head.weight, state[head])
+    both["embed_out.weight"] += 1
+    with pytest.raises(MinillmError, match=r"here: lm_head.weight and embed_out.weight are names of one tensor"):
+        build(found, plan, both, "here")
 
 
 def test_a_released_mpt_is_read() -> None:
