@@ -10,7 +10,6 @@ from torch import Tensor
 from minillm.config.schema import ModelConfig
 from minillm.errors import ConfigError, MinillmError
 from minillm.hub.family import Family, relaid
-from minillm.hub.links import Link
 from minillm.model.decoder import Decoder, build_model
 from minillm.position.rope import RoPE
 from minillm.position.rotation_forms import half_to_interleaved, interleaved_to_half
@@ -29,9 +28,10 @@ def build(
         dtype: of the weights; None keeps what is stored, or float32 where that is mixed.
 
     Raises:
-        MinillmError: tensors are missing, too many, or of other shapes than the configuration says.
+        MinillmError: tensors are missing, too many, of other shapes than the configuration says, or stored under two
+            names with two values.
     """
-    stored = {known: name for name in tensors if (known := family.tensor_name(name)) is not None}
+    stored = _stored(family, tensors, where)
     decoder = build_model(model, device="meta")
     links = family.links(model)
     _tie(family, model, stored, tensors, where)
@@ -47,13 +47,10 @@ def build(
     state: dict[str, Tensor] = {}
     for link in links:
         parts = [tensors[stored[name]] for name in link.theirs]
-        _check_rows(link, parts, where)
-        made = link.to_ours(parts).to(dtype)
-        if made.shape != expected[link.ours].shape:
-            raise MinillmError(
-                f"{where}: {' and '.join(link.theirs)} give {link.ours} the shape {tuple(made.shape)}, "
-                f"config.json says {tuple(expected[link.ours].shape)}."
-            )
+        for name, part, shaped in zip(link.theirs, parts, link.to_theirs(expected[link.ours]), strict=True):
+            _check(name, part, shaped.shape, where)
+        parts = [part.to(dtype) for part in parts]
+        made = link.to_ours(parts)
         shared = any(made.untyped_storage().data_ptr() == part.untyped_storage().data_ptr() for part in parts)
         state[link.ours] = made.clone() if shared else made  # never the mapped file, nor another model's weights
     decoder.load_state_dict(state, strict=True, assign=True)
@@ -89,6 +86,25 @@ def _turned(tensor: Tensor, name: str, asked: ModelConfig, target: ModelConfig) 
     return torch.cat([turn(turned, heads, rotary), values])
 
 
+def _stored(family: Family, tensors: Mapping[str, Tensor], where: str) -> dict[str, str]:
+    """The family's names of what is stored, and the names that it is stored under."""
+    out: dict[str, str] = {}
+    for name in tensors:
+        known = family.tensor_name(name)
+        if known is None:
+            continue
+        other = out.setdefault(known, name)
+        if other != name and not _same_bits(tensors[other], tensors[name]):
+            raise MinillmError(f"{where}: {other} and {name} are names of one tensor, and differ. Keep one of them.")
+    return out
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(*(x.contiguous().flatten().view(torch.uint8) for x in (a, b)))
+
+
 def _tie(family: Family, model: ModelConfig, stored: dict[str, str], tensors: Mapping[str, Tensor], where: str) -> None:
     """A tied head may be stored under its own name, under the embedding's, or twice."""
     if not model.block.tie_word_embeddings or family.head not in stored:
@@ -111,14 +127,11 @@ def _stored_dtype(tensors: Iterator[Tensor]) -> torch.dtype:
     return torch.float32
 
 
-def _check_rows(link: Link, parts: list[Tensor], where: str) -> None:
-    if not all(part.is_floating_point() for part in parts):
-        raise MinillmError(f"{where}: {link.theirs[0]} holds {parts[0].dtype}: quantised weights are not read here.")
-    if link.rows is None:
-        return
-    for name, rows, part in zip(link.theirs, link.rows, parts, strict=True):
-        if part.shape[0] != rows:
-            raise MinillmError(f"{where}: {name} has {part.shape[0]} rows, config.json says {rows}.")
+def _check(name: str, part: Tensor, shape: torch.Size, where: str) -> None:
+    if not part.is_floating_point():
+        raise MinillmError(f"{where}: {name} holds {part.dtype}: quantised weights are not read here.")
+    if part.shape != shape:
+        raise MinillmError(f"{where}: {name} has the shape {tuple(part.shape)}, config.json says {tuple(shape)}.")
 
 
 def _listed(word: str, names: list[str], most: int = 6) -> str:

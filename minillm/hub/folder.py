@@ -21,9 +21,14 @@ PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "*.bin", "*.pt",
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """config.json of a folder (or of a path to the file itself) as plain values."""
-    path = Path(path).expanduser()
-    file = path if path.is_file() else path / "config.json"
-    if not path.exists():
+    path = Path(path)
+    try:
+        path = path.expanduser()
+        file = path if path.is_file() else path / "config.json"
+        there = path.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, a user that is not known
+        raise MinillmError(f"{str(path)!r} is no path that can be looked at: {error}.") from None
+    if not there:
         raise MinillmError(
             f"There is no folder {path}. A model's name on the hub is not looked up: download it, "
             f"e.g. `hf download NAME --local-dir FOLDER`, and give the folder."
@@ -43,7 +48,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def _json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise MinillmError(f"{file} cannot be read: {error}.") from None
 
 
@@ -56,7 +61,11 @@ class Tensors(Mapping[str, Tensor]):
         self._home = self._find()
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor: Tensor = self._open(self._home[name]).get_tensor(name)
+        file = self._open(self._home[name])
+        try:
+            tensor: Tensor = file.get_tensor(name)
+        except Exception as error:  # the library's own class, where the file lacks it
+            raise MinillmError(f"{self.folder / self._home[name]}: {name} cannot be read from it: {error}.") from None
         return tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -72,7 +81,11 @@ class Tensors(Mapping[str, Tensor]):
             except ImportError:
                 raise MinillmError("Reading weights needs safetensors: pip install 'minillm[hf]'.") from None
             path = self.folder / file
-            if not path.is_file():
+            try:
+                there = path.is_file()
+            except (OSError, ValueError):  # a name that no file can have
+                there = False
+            if not there:
                 raise MinillmError(f"{self.folder}: {file} is missing; {INDEX} names it. Is the download complete?")
             try:
                 self._files[file] = safe_open(path, framework="pt")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +46,28 @@ def save(model: Decoder, out: str | Path, tokenizer: Tokenizer | None = None, fa
 
 def claim(out: Path) -> None:
     """Make the folder `out`, in which there must be no model so far."""
-    out.mkdir(parents=True, exist_ok=True)
-    if (out / INDEX).exists() or any(out.glob("*.safetensors")):
+    vacant(out)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+
+
+def vacant(out: Path) -> None:
+    """An error where the folder `out` holds a model."""
+    with writing(out):
+        taken = (out / INDEX).exists() or any(out.glob("*.safetensors"))
+    if taken:
         raise MinillmError(f"{out} holds a model already. Give another folder, or remove it first.")
+
+
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """What stops the writing of a folder is told as an error of the user's: no such place, no right to it, no room."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise MinillmError(f"{out} cannot be written: {error}.") from None
 
 
 def write_model(out: Path, config: Mapping[str, Any], ids: Mapping[str, Any], weights: dict[str, torch.Tensor]) -> None:
@@ -55,11 +75,12 @@ def write_model(out: Path, config: Mapping[str, Any], ids: Mapping[str, Any], we
     from safetensors.torch import save_file
 
     temporary = out / f".{WEIGHTS}.{os.getpid()}.tmp"
-    save_file({name: _own(tensor) for name, tensor in weights.items()}, temporary, metadata={"format": "pt"})
-    write_json(out / "config.json", config)
-    write_json(out / "generation_config.json", {"_from_model_config": True, **ids})
-    temporary.chmod((out / "config.json").stat().st_mode)  # the library lets nobody else read it
-    temporary.replace(out / WEIGHTS)
+    with writing(out):
+        save_file({name: _own(tensor) for name, tensor in weights.items()}, temporary, metadata={"format": "pt"})
+        write_json(out / "config.json", config)
+        write_json(out / "generation_config.json", {"_from_model_config": True, **ids})
+        temporary.chmod((out / "config.json").stat().st_mode)  # the library lets nobody else read it
+        temporary.replace(out / WEIGHTS)
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
@@ -70,7 +91,8 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 def write_tokenizer(tokenizer: Tokenizer, out: Path, length: int) -> None:
     """tokenizer.json and tokenizer_config.json, so that AutoTokenizer encodes as ours does with its marker first."""
-    tokenizer.save(out / "tokenizer.json")
+    with writing(out):
+        tokenizer.save(out / "tokenizer.json")
     marker = tokenizer.bos_token
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -80,7 +102,8 @@ def write_tokenizer(tokenizer: Tokenizer, out: Path, length: int) -> None:
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,  # a marker spelt out in a text is text
     }
-    write_json(out / "tokenizer_config.json", settings)
+    with writing(out):
+        write_json(out / "tokenizer_config.json", settings)
 
 
 def write_json(file: Path, values: Mapping[str, Any]) -> None:
@@ -117,8 +140,9 @@ def import_run(folder: str | Path, out: str | Path, text_only: bool = False) -> 
         raise MinillmError(f"{out} holds a run already. Give another folder.")
     model, tokenizer = load(folder, text_only=text_only)
     cfg = run_config(folder, run.tokenizer, tokenizer.bos_token, str(Path(out)), text_only)
-    run.path.mkdir(parents=True, exist_ok=True)
-    run.write(cfg, tokenizer)
+    with writing(run.path):
+        run.path.mkdir(parents=True, exist_ok=True)
+        run.write(cfg, tokenizer)
     write_checkpoint(run.checkpoints, beginning(cfg, model.state_dict(), tokenizer.to_json()), keep=None)
     return model
 

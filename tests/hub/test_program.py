@@ -232,3 +232,13 @@ def test_folders_are_read_and_written_without_transformers(tmp_path: Path) -> No
     same, error = done.stdout.splitlines()
     assert same == "True"
     assert "pip install 'minillm[hf]'" in error
+
+
+@pytest.mark.parametrize("command", ["export", "import"])
+def test_a_place_that_cannot_be_written_is_an_error_by_name(
+    command: str, run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "out"
+    assert main([command, str(run if command == "export" else exported), str(out)]) == 2
+    assert f"{out} cannot be written" in capsys.readouterr().err
