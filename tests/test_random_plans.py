@@ -45,7 +45,7 @@ ROPE = st.fixed_dictionaries(
             ]
         ),
     },
-)
+).filter(lambda rope: rope.get("partial_rotary_factor") != 0.0 or "scaling" not in rope)  # refused: it scales nothing
 LEARNED_BIASES: list[Any] = [
     {"scheme": "alibi", "learned": True},
     {"scheme": "t5", "num_buckets": 6, "max_distance": 15},
