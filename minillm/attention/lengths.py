@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from minillm.attention.tokens import Past, StepContext, Tokens, _row_ends
+from minillm.attention.tokens import Past, StepContext, Tokens, document_starts, row_ends
 
 
 class Length(NamedTuple):
@@ -36,7 +36,8 @@ def context_lengths(context: StepContext) -> Lengths:
     tokens = context.tokens
     if tokens.document is None and tokens.position is tokens.index:
         # Known without looking at the values, for which a GPU would have to be waited for.
-        return Lengths((Length(context.total, context.seen),), None)
+        seen = 0 if context.past is None else context.past.seen
+        return Lengths((Length(seen + tokens.index.shape[1], seen),), None)
     return context.once("document lengths", lambda: document_lengths(tokens, context.past))
 
 
@@ -73,7 +74,7 @@ def _packed_lengths(tokens: Tokens, past: Past | None) -> tuple[Int[Tensor, "B T
     now = _longest(run, tokens.position.expand_as(run) + 1)
     if past is None or past.seen == 0:
         return now, torch.zeros_like(now)
-    ids, last = _row_ends(document, past)
+    ids, last = row_ends(document, past)
     # Only the first document of a row can go on from the cache.
     goes_on = starts & (run == 1) & (document == ids[:, None])
     return now, _longest(run, torch.where(goes_on, last[:, None] + 1, 0))
@@ -89,10 +90,5 @@ def _longest(run: Int[Tensor, "B T"], value: Int[Tensor, "B T"]) -> Int[Tensor, 
 def _runs(document: Int[Tensor, "B T"]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
     """Number of each token's document in its row, from 1, and whether it is the document's first token here. Padding
     counts with the document before it, in whose middle it may stand; before the first document its number is 0."""
-    real = document >= 0
-    place = torch.arange(document.shape[1], device=document.device)
-    last_real = torch.where(real, place, -1).cummax(dim=1).values
-    previous = torch.cat([last_real.new_full((document.shape[0], 1), -1), last_real[:, :-1]], dim=1)
-    before = torch.where(previous >= 0, document.gather(1, previous.clamp(min=0)), -1)
-    starts = real & (document != before)
+    starts = document_starts(document, document.new_full((document.shape[0],), -1))
     return starts.cumsum(dim=1), starts

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from minillm.errors import MinillmError
@@ -58,24 +58,14 @@ class StepContext:
     """One forward call: the query tokens, and what layers of equal specs share (tables, masks, biases).
 
     `contiguous` is True when this call's keys are exactly its queries and index == 0..T-1 (no cache, or an empty one):
-    banded and the causal fast path rely on it. `seen` counts the tokens of a row that a cache holds from earlier calls,
-    `cached` says whether there is a cache at all, `past` is what it has seen.
+    banded and the causal fast path rely on it. `past` is what a cache has seen before, None without one.
     """
 
-    def __init__(
-        self, tokens: Tokens, contiguous: bool, seen: int = 0, cached: bool = False, past: Past | None = None
-    ) -> None:
+    def __init__(self, tokens: Tokens, contiguous: bool, past: Past | None = None) -> None:
         self.tokens = tokens
         self.contiguous = contiguous
-        self.seen = seen
-        self.cached = cached
         self.past = past
         self._made: dict[Hashable, Any] = {}
-
-    @property
-    def total(self) -> int:
-        """Tokens of a row, those of this call included."""
-        return self.seen + self.tokens.index.shape[1]
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """`make()` at the first call with `key`, the same object afterwards."""
@@ -130,13 +120,9 @@ def _documents(batch: int, length: int, document_ids: Tensor | None, past: Past 
 
 def _count_in_documents(document: Int[Tensor, "B T"], past: Past | None) -> Int[Tensor, "B T"]:
     """Position in the document: real tokens since its first, on top of what the cache holds of it."""
-    before_document, before_position = _row_ends(document, past)
+    before_document, before_position = row_ends(document, past)
     real = document >= 0
-    place = torch.arange(document.shape[1], device=document.device)
-    last_real = torch.where(real, place, -1).cummax(dim=1).values
-    previous = torch.cat([last_real.new_full((document.shape[0], 1), -1), last_real[:, :-1]], dim=1)
-    previous_document = torch.where(previous >= 0, document.gather(1, previous.clamp(min=0)), before_document[:, None])
-    starts = real & (document != previous_document)
+    starts = document_starts(document, before_document)
     count = real.cumsum(dim=1)
     # Count at the newest start; before any start of this piece, the cache's last position is one below its next.
     base = torch.where(starts, count, 0).cummax(dim=1).values
@@ -144,7 +130,17 @@ def _count_in_documents(document: Int[Tensor, "B T"], past: Past | None) -> Int[
     return torch.where(real, position, 0)
 
 
-def _row_ends(document: Int[Tensor, "B T"], past: Past | None) -> tuple[Int[Tensor, "B"], Int[Tensor, "B"]]:
+def document_starts(document: Int[Tensor, "B T"], before: Int[Tensor, "B"]) -> Bool[Tensor, "B T"]:
+    """True at the first token of each document, padding not looked at; `before` is each row's document before this."""
+    real = document >= 0
+    place = torch.arange(document.shape[1], device=document.device)
+    last_real = torch.where(real, place, -1).cummax(dim=1).values
+    previous = torch.cat([last_real.new_full((document.shape[0], 1), -1), last_real[:, :-1]], dim=1)
+    previous_document = torch.where(previous >= 0, document.gather(1, previous.clamp(min=0)), before[:, None])
+    return real & (document != previous_document)
+
+
+def row_ends(document: Int[Tensor, "B T"], past: Past | None) -> tuple[Int[Tensor, "B"], Int[Tensor, "B"]]:
     """Document and position of each row's last real token before this piece; -1 and -1 where there is none."""
     none = document.new_full((document.shape[0],), -1)
     if past is None or past.seen == 0:
@@ -161,7 +157,7 @@ def follow(past: Past, tokens: Tokens) -> Past:
         position = None if tokens.position is tokens.index else tokens.position[:, -1]
         return Past(seen, position, None)
     document = tokens.document
-    before_document, before_position = _row_ends(document, past)
+    before_document, before_position = row_ends(document, past)
     place = torch.arange(document.shape[1], device=document.device)
     last = torch.where(document >= 0, place, -1).amax(dim=1)
     at = last.clamp(min=0)[:, None]

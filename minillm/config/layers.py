@@ -133,7 +133,7 @@ class LayerSpec:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as saved in layers.json."""
         out: dict[str, Any] = {"index": self.index, "kind": self.kind}
-        out["position"] = {"scheme": self.position.scheme, **dataclasses.asdict(self.position)}
+        out["position"] = self.position.to_dict()
         out["qk_norm"] = None if self.qk_norm is None else dataclasses.asdict(self.qk_norm)
         out["temperature"] = None if self.temperature is None else as_mapping(self.temperature)
         for name in (

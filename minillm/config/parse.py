@@ -40,8 +40,8 @@ SCALARS: dict[str, Any] = {
         "train_only", "dry_run", "eval_at_end",
     )
 }  # fmt: skip
-IF_ABSENT: dict[str, Any] = {"init_from_allow": ()}
-"""Scalars of which configurations of earlier versions say nothing, and null is no value."""
+IF_ABSENT: dict[str, Any] = {"callbacks": {}, "init_from_allow": ()}
+"""Of which configurations of earlier versions say nothing, and null is no value."""
 NEEDED = "<needed>"
 """How an experiment says that `init_from` must be given: in the place of null, OmegaConf's own ??? has no effect."""
 SEEDS = 2**32
@@ -64,12 +64,12 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
             raise ConfigError(
                 f"{key} = {plain[key]!r}: unknown key.{nearest(str(key), known)} Allowed here: {', '.join(known)}."
             )
-    plain = {"callbacks": {}, **plain}  # configurations of earlier versions have none
+    given = {**IF_ABSENT, **plain}
     for key in ("model", "block", *SECTIONS):
-        if not isinstance(plain.get(key), Mapping):
-            raise ConfigError(f"{key}: expected a mapping, got {plain.get(key)!r}.")
-    sections: dict[str, Any] = {name: fields.build(cls, plain[name], name) for name, cls in SECTIONS.items()}
-    scalars = {name: fields.convert(plain.get(name, IF_ABSENT.get(name)), _hint(name), name) for name in SCALARS}
+        if not isinstance(given.get(key), Mapping):
+            raise ConfigError(f"{key}: expected a mapping, got {given.get(key)!r}.")
+    sections: dict[str, Any] = {name: fields.build(cls, given[name], name) for name, cls in SECTIONS.items()}
+    scalars = {name: fields.convert(given.get(name), _hint(name), name) for name in SCALARS}
     block = fields.build(BlockConfig, plain["block"], "block")
     size, data = sections["size"], sections["data"]
     assert isinstance(size, SizeConfig)
@@ -88,7 +88,7 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
         vocab_size = len(task_of(data).vocabulary)
     elif vocab_size is None:
         vocab_size = asked_vocab_size(tokenizer)  # tokenizer=file: the file says it
-    model, warnings = _model(plain["model"], size, block, data.seq_len, vocab_size)
+    model, warnings = model_config(plain["model"], size, block, data.seq_len, vocab_size)
     choices = {str(k): str(v) for k, v in (plain.get("choices") or {}).items()}
     config = Config(
         model=model,
@@ -149,9 +149,10 @@ def _hint(name: str) -> Any:
     return fields._hints(Config)[name]
 
 
-def _model(
+def model_config(
     plain: Mapping[str, Any], size: SizeConfig, block: BlockConfig, seq_len: int, vocab_size: int
 ) -> tuple[ModelConfig, tuple[str, ...]]:
+    """The checked model of a `model` mapping, and warnings for settings of its plan that take no effect."""
     for key in plain:
         if key not in MODEL_KEYS:
             raise ConfigError(

@@ -77,9 +77,7 @@ def layers_json(config: ModelConfig, seq_len: int, bytes_per_value: int = 4) -> 
     total = cost(config, seq_len, bytes_per_value)
     embedding = config.embedding_position
     return {
-        "embedding_position": None
-        if embedding is None
-        else {"scheme": embedding.scheme, **dataclasses.asdict(embedding)},
+        "embedding_position": None if embedding is None else embedding.to_dict(),
         "seq_len": seq_len,
         "layers": [
             {

@@ -121,29 +121,41 @@ class BatchLoader(UpdateLoader):
         return self._updates.indices(update)
 
 
-class _ValBatches(Dataset[Batch]):
-    def __init__(self, windows: Windows, batch_size: int, rows: range) -> None:
-        self.windows, self.batch_size, self.rows = windows, batch_size, rows
+class HeldOutLoader:
+    """`count` held-out items of one rank, in order, in equally many and equally shaped batches on each rank; can be
+    iterated again and again. Subclasses say what a batch is made of."""
 
-    def __getitem__(self, batch: int) -> Batch:
-        indices = [batch * self.batch_size + row for row in self.rows]
-        count = len(self.windows)
-        return stack([self.windows.window(i) if i < count else self.windows.padding() for i in indices])
-
-
-class ValLoader:
-    """The held-out windows of one rank, in order; can be iterated again and again."""
-
-    def __init__(self, windows: Windows, batch_size: int, rank: int, world_size: int, limit: int | None) -> None:
-        self._batches = _ValBatches(windows, batch_size, rank_rows(batch_size, rank, world_size))
-        whole = -(-len(windows) // batch_size)
+    def __init__(self, count: int, batch_size: int, rank: int, world_size: int, limit: int | None) -> None:
+        self.count, self.batch_size = count, batch_size
+        self.rows = rank_rows(batch_size, rank, world_size)
+        whole = -(-count // batch_size)
         self.num_batches = whole if limit is None else min(limit, whole)
 
     def __len__(self) -> int:
         return self.num_batches
 
     def __iter__(self) -> Iterator[Batch]:
-        return (self._batches[i] for i in range(self.num_batches))
+        return (self.batch(number) for number in range(self.num_batches))
+
+    def items(self, number: int) -> list[int | None]:
+        """The items of this rank's rows of a batch; None where there are no more."""
+        places = [number * self.batch_size + row for row in self.rows]
+        return [place if place < self.count else None for place in places]
+
+    def batch(self, number: int) -> Batch:
+        raise NotImplementedError
+
+
+class ValLoader(HeldOutLoader):
+    """Held-out windows of text."""
+
+    def __init__(self, windows: Windows, batch_size: int, rank: int, world_size: int, limit: int | None) -> None:
+        super().__init__(len(windows), batch_size, rank, world_size, limit)
+        self.windows = windows
+
+    def batch(self, number: int) -> Batch:
+        windows = self.windows
+        return stack([windows.padding() if i is None else windows.window(i) for i in self.items(number)])
 
 
 def val_batches(

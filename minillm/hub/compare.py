@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minillm.config.layers import LayerSpec
+from minillm.config.plan_warnings import ranges
 from minillm.config.schema import ModelConfig
 from minillm.position.temperature import TemperatureScheme, as_mapping
 
@@ -42,19 +43,7 @@ def _layers(asked: Sequence[LayerSpec], got: Sequence[LayerSpec], name: str) -> 
             if not _alike(value, theirs[key]):
                 reason = f"{key} is {_words(value)}, {name} would have {_words(theirs[key])}"
                 grouped.setdefault(reason, []).append(mine.index)
-    return [f"{layer_names(indices)}: {reason}" for reason, indices in grouped.items()]
-
-
-def layer_names(indices: Sequence[int]) -> str:
-    """`layer 3`, `layers 0-2, 4`."""
-    runs: list[list[int]] = []
-    for i in indices:
-        if runs and i == runs[-1][1] + 1:
-            runs[-1][1] = i
-        else:
-            runs.append([i, i])
-    words = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-    return f"layer{'s' if len(indices) > 1 else ''} {words}"
+    return [f"{ranges(indices)}: {reason}" for reason, indices in grouped.items()]
 
 
 def _block(model: ModelConfig) -> dict[str, Any]:

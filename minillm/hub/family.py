@@ -120,6 +120,21 @@ class Family:
         return name
 
 
+def written_sizes(model: ModelConfig) -> dict[str, int]:
+    """The sizes under the names that Llama's config.json and most others have; heads are the first layer's."""
+    first = model.layers[0]
+    return {
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "num_attention_heads": first.num_attention_heads,
+        "num_key_value_heads": first.num_key_value_heads,
+        "head_dim": first.head_dim,
+        "max_position_embeddings": model.max_position_embeddings,
+    }
+
+
 def relaid(model: ModelConfig, layout: Literal["half", "interleaved"] | None) -> ModelConfig:
     """`model` with every rotated layer in the given layout: the same function once its weights are permuted."""
     if layout is None:

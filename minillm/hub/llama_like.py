@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from minillm.config.layers import LayerSpec
 from minillm.config.schema import ModelConfig
-from minillm.hub.family import Family
+from minillm.hub.family import Family, written_sizes
 from minillm.hub.links import Link, joined, same
 from minillm.hub.plan import Layer, Plan
 from minillm.hub.reader import Reader
@@ -109,16 +109,9 @@ class LlamaLike(Family):
         return width
 
     def config(self, model: ModelConfig) -> dict[str, Any]:
-        first, block = model.layers[0], model.block
+        block = model.block
         out: dict[str, Any] = {
-            "vocab_size": model.vocab_size,
-            "hidden_size": model.hidden_size,
-            "intermediate_size": model.intermediate_size,
-            "num_hidden_layers": model.num_hidden_layers,
-            "num_attention_heads": first.num_attention_heads,
-            "num_key_value_heads": first.num_key_value_heads,
-            "head_dim": first.head_dim,
-            "max_position_embeddings": model.max_position_embeddings,
+            **written_sizes(model),
             self.activation: WRITTEN_ACTIVATION.get(block.mlp, self.defaults[self.activation]),
             self.eps: block.norm_eps,
             "tie_word_embeddings": block.tie_word_embeddings,

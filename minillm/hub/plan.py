@@ -51,7 +51,7 @@ class Plan:
         size = SizeConfig(**self.size, seq_len=self.max_position_embeddings, window=self.max_position_embeddings)
         model = {"layers": plain["layers"], "embedding": self.embedding}
         block = fields.build(BlockConfig, self.block, "block")
-        return parse._model(model, size, block, self.max_position_embeddings, self.vocab_size)
+        return parse.model_config(model, size, block, self.max_position_embeddings, self.vocab_size)
 
 
 def named_layers(layers: Sequence[Layer]) -> dict[str, Any]:

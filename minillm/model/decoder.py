@@ -103,8 +103,7 @@ class Decoder(nn.Module):
         batch, length = tokens.shape
         past = None if cache is None else cache.past
         placed = arrange(batch, length, tokens.device, document_ids, positions, past)
-        seen = 0 if past is None else past.seen
-        context = StepContext(placed, contiguous=seen == 0, seen=seen, cached=cache is not None, past=past)
+        context = StepContext(placed, contiguous=past is None or past.seen == 0, past=past)
         x = self.embed(tokens, placed.position)
         for index, layer in enumerate(self.layers):
             x = layer(x, context, None if cache is None else cache.layers[index])

@@ -18,6 +18,7 @@ T tokens, H query heads, G key-value heads, K head width.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -101,6 +102,10 @@ class PositionScheme:
     def summary(self) -> dict[str, Any]:
         """Cells of the printed layer table: keys among 'theta', 'scaling', 'detail'."""
         return {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The YAML form: its name, and all of its fields."""
+        return {"scheme": self.scheme, **dataclasses.asdict(self)}
 
     def tells_keys_apart(self, layer: LayerShape) -> bool:
         """Is what position adds to a score different for two vectors of one key? Else a bias on keys learns nothing."""

@@ -110,20 +110,39 @@ def _entropy(subjects: Sequence[Subject]) -> Any:
 
 def _distance(subjects: Sequence[Subject]) -> Any:
     """Log-log, at the first and at the last length."""
-    found = lengths(subjects)
-    shown = found[:1] + found[1:][-1:]
+
+    def line(subject: Subject, kind: str, multiple: float) -> Line:
+        rows = _of_kind(subject, "recency", kind, multiple=multiple)
+        # Distance 0, the token itself, has no place on a log axis: it stands at 1/2.
+        return [_middle(r["bin"]) or 0.5 for r in rows], [r["value"] for r in rows]
+
+    shown = _first_and_last(lengths(subjects))
+    return _against_even(subjects, shown, line, xscale="log", xlabel="tokens back (the token itself at 1/2)")
+
+
+Line = tuple[list[float], list[float]]
+
+
+def _first_and_last(found: list[float]) -> list[float]:
+    return found[:1] + found[1:][-1:]
+
+
+def _against_even(
+    subjects: Sequence[Subject],
+    shown: Sequence[float],
+    line: Callable[[Subject, str, float], Line],
+    **axis_settings: Any,
+) -> Any:
+    """A panel per length, a line per run and kind: attention as a multiple of an even spread, which is 1."""
     if not shown:
         return None
     figure, axes = panels(len(shown), width=5 * len(shown) if len(shown) > 1 else 7)
     for axis, multiple in zip(axes, shown, strict=True):
         for subject, kind, style in _lines(subjects):
-            rows = _of_kind(subject, "recency", kind, multiple=multiple)
-            # Distance 0, the token itself, has no place on a log axis: it stands at 1/2.
-            x = [_middle(r["bin"]) or 0.5 for r in rows]
-            axis.plot(x, [_shown(r["value"]) for r in rows], **{**style, "ms": 3})
+            x, y = line(subject, kind, multiple)
+            axis.plot(x, [_shown(value) for value in y], **{**style, "ms": 3})
         axis.axhline(1, color=FAINT, lw=0.8, zorder=0)
-        axis.set(xscale="log", yscale="log", xlabel="tokens back (the token itself at 1/2)")
-        axis.set_title(_length_title(subjects, multiple))
+        axis.set(title=_length_title(subjects, multiple), yscale="log", **axis_settings)
     axes[0].set(ylabel="attention against an even spread")
     _plain_log(axes[0])
     return titled(figure, axes, legend=axes[0])
@@ -156,24 +175,17 @@ def _middle(bin_: str) -> float:
 
 def _place(subjects: Sequence[Subject]) -> Any:
     """Attention of the question's rows by place in the text, against an even spread."""
-    found = lengths(subjects)
-    shown = [m for m in found[:1] + found[1:][-1:] if any(s.rows(ATTENTION, "attention_by_place") for s in subjects)]
-    if not shown:
-        return None
-    figure, axes = panels(len(shown), width=5 * len(shown) if len(shown) > 1 else 7)
-    for axis, multiple in zip(axes, shown, strict=True):
-        for subject, kind, style in _lines(subjects):
-            rows = _of_kind(subject, "attention_by_place", kind, multiple=multiple)
-            spans = [[int(x) for x in r["bin"].split("-")] for r in rows]
-            length = multiple * subject.train_length
-            x = [(low + high + 1) / 2 / length for low, high in spans]
-            y = [_shown(r["value"] * length / (b - a + 1)) for r, (a, b) in zip(rows, spans, strict=True)]
-            axis.plot(x, y, **{**style, "ms": 3})
-        axis.axhline(1, color=FAINT, lw=0.8, zorder=0)
-        axis.set(title=_length_title(subjects, multiple), xlabel="place in the text", yscale="log", xlim=(0, 1))
-    axes[0].set(ylabel="attention against an even spread")
-    _plain_log(axes[0])
-    return titled(figure, axes, legend=axes[0])
+
+    def line(subject: Subject, kind: str, multiple: float) -> Line:
+        rows = _of_kind(subject, "attention_by_place", kind, multiple=multiple)
+        spans = [[int(x) for x in r["bin"].split("-")] for r in rows]
+        length = multiple * subject.train_length
+        x = [(low + high + 1) / 2 / length for low, high in spans]
+        return x, [r["value"] * length / (b - a + 1) for r, (a, b) in zip(rows, spans, strict=True)]
+
+    measured = any(s.rows(ATTENTION, "attention_by_place") for s in subjects)
+    shown = _first_and_last(lengths(subjects)) if measured else []
+    return _against_even(subjects, shown, line, xlabel="place in the text", xlim=(0, 1))
 
 
 def _heads(subjects: Sequence[Subject]) -> Any:

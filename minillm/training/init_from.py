@@ -131,12 +131,7 @@ def plan_differences(before: ModelConfig, after: ModelConfig) -> list[str]:
         for text in _differences(_fields(old.to_dict()), _fields(new.to_dict())):
             found.setdefault(text, []).append(new.index)
     lines = [f"{ranges(indices)}: {text}" for text, indices in found.items()]
-    schemes = [
-        None
-        if m.embedding_position is None
-        else {"scheme": m.embedding_position.scheme, **dataclasses.asdict(m.embedding_position)}
-        for m in (before, after)
-    ]
+    schemes = [None if m.embedding_position is None else m.embedding_position.to_dict() for m in (before, after)]
     lines += [f"token embeddings: {text}" for text in _differences({"position": schemes[0]}, {"position": schemes[1]})]
     lengths = before.max_position_embeddings, after.max_position_embeddings
     if lengths[0] != lengths[1]:

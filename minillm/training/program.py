@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -110,21 +110,30 @@ def _sweep_job(composed: DictConfig, sweep: Sweep) -> float | None:
     sweep_dir = Path(context.sweep.dir)
     sweep.jobs += 1
     folder = RunFolder(sweep_dir / f"job-{context.job.num}")  # until the settings give it its name
+    plain: dict[str, Any] = {}
     try:
         plain = plain_from_hydra(composed, context.runtime.choices, overrides)
         folder = RunFolder(identity.run_path(plain, sweep_dir))
-        if plain.get("init_from") is not None:
-            from minillm.training.init_from import resolve
-
-            folder = RunFolder(identity.run_path(resolve(plain, sweep_dir)[0], sweep_dir))
         if isinstance(plain.get("logger"), dict) and not plain["logger"].get("group"):
             plain["logger"]["group"] = sweep_dir.name
         print(f"\nJob {context.job.num}: {shlex.join(overrides)}", flush=True)
         return train(plain, overrides, sweep_dir)
     except Exception as error:
         # Raised on: the sweeper must know. `sys.exit` here would end the whole sweep.
-        sweep.failed(folder, overrides, error)
+        sweep.failed(_folder_by_weights(plain, sweep_dir) or folder, overrides, error)
         raise
+
+
+def _folder_by_weights(plain: dict[str, Any], sweep_dir: Path) -> RunFolder | None:
+    """The folder of a run that begins with given weights, which name it; None where there are none to be had."""
+    if plain.get("init_from") is None:
+        return None
+    from minillm.training.init_from import resolve
+
+    try:
+        return RunFolder(identity.run_path(resolve(plain, sweep_dir)[0], sweep_dir))
+    except MinillmError:
+        return None
 
 
 def _exit(text: str, code: int) -> NoReturn:

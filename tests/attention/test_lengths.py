@@ -49,7 +49,7 @@ def test_packed_documents_have_their_own_lengths_in_pieces_of_any_size(cuts: tup
 
 def test_a_row_of_one_document_is_as_long_as_what_it_holds() -> None:
     tokens = arrange(2, 5, "cpu", past=Past(7, None, None))
-    known = context_lengths(StepContext(tokens, contiguous=False, seen=7, past=Past(7, None, None)))
+    known = context_lengths(StepContext(tokens, contiguous=False, past=Past(7, None, None)))
     assert known == document_lengths(tokens, Past(7, None, None)) == Lengths((Length(12, 7),), None)
 
 

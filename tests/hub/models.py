@@ -143,3 +143,24 @@ def enlarge(model: Any, std: float = 0.2, seed: int = 3) -> Any:
 
 def ids(batch: int, length: int, seed: int = 1) -> Tensor:
     return torch.randint(VOCAB, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    return (a - b).abs().max().item()
+
+
+@torch.no_grad()
+def cached_difference(theirs: Any, ours: nn.Module, new: int) -> float:
+    """Largest difference of the logits with which both decode `new` tokens greedily from their caches; the tokens must
+    be the same."""
+    prompt = ids(2, 11, seed=2)
+    run = theirs.generate(
+        prompt, max_new_tokens=new, do_sample=False, use_cache=True, output_logits=True, return_dict_in_generate=True
+    )
+    tokens = run.sequences
+    cache = ours.new_cache(2)
+    steps = [ours(prompt, cache=cache)[:, -1]]
+    steps += [ours(tokens[:, i : i + 1], cache=cache)[:, -1] for i in range(11, 11 + new - 1)]
+    logits = torch.stack(steps, dim=1)
+    assert torch.equal(logits.argmax(dim=-1), tokens[:, 11:])
+    return difference(logits, torch.stack(run.logits, dim=1))

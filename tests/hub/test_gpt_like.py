@@ -24,7 +24,7 @@ from minillm.hub.api import read_plan
 from minillm.hub.choose import choose
 from minillm.hub.convert import build
 from minillm.model.decoder import Decoder
-from tests.hub.models import enlarge, ids
+from tests.hub.models import cached_difference, difference, enlarge, ids
 from tests.model.small import config, large
 from tests.model.small import ids as small_ids
 
@@ -90,10 +90,6 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     return Pair(family, model, ours, minillm.hub.to_transformers(ours, family))
 
 
-def difference(a: Tensor, b: Tensor) -> float:
-    return (a - b).abs().max().item()
-
-
 @torch.no_grad()
 def test_logits_are_theirs_as_far_as_their_class_goes(pair: Pair) -> None:
     tokens = ids(2, LENGTHS.get(pair.family, 301))
@@ -102,19 +98,8 @@ def test_logits_are_theirs_as_far_as_their_class_goes(pair: Pair) -> None:
     assert difference(pair.ours(tokens), expected) < 1e-4
 
 
-@torch.no_grad()
 def test_cached_greedy_decoding_gives_their_cached_logits(pair: Pair) -> None:
-    prompt = ids(2, 11, seed=2)
-    run = pair.theirs.generate(
-        prompt, max_new_tokens=NEW, do_sample=False, use_cache=True, output_logits=True, return_dict_in_generate=True
-    )
-    tokens = run.sequences
-    cache = pair.ours.new_cache(2)
-    steps = [pair.ours(prompt, cache=cache)[:, -1]]
-    steps += [pair.ours(tokens[:, i : i + 1], cache=cache)[:, -1] for i in range(11, 11 + NEW - 1)]
-    ours = torch.stack(steps, dim=1)
-    assert difference(ours, torch.stack(run.logits, dim=1)) < 1e-4
-    assert torch.equal(ours.argmax(dim=-1), tokens[:, 11:])
+    assert cached_difference(pair.theirs, pair.ours, NEW) < 1e-4
 
 
 def test_out_again_gives_identical_bits_and_the_same_configuration(pair: Pair) -> None:

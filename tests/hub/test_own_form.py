@@ -18,7 +18,7 @@ from torch import Tensor
 
 import minillm
 from minillm.config.expand import Heads
-from minillm.config.parse import _model
+from minillm.config.parse import model_config
 from minillm.config.paths import conf_dir
 from minillm.config.schema import ModelConfig, SizeConfig
 from minillm.data.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ def arm(file: Path) -> ModelConfig:
     text = file.read_text(encoding="utf-8").replace('"${size.window}"', "5").replace('"${size.seq_len}"', "48")
     plan = yaml.safe_load(text.replace("${size.seq_len}", "48"))
     size = SizeConfig(60, 40, 7, 6, 2, 12, seq_len=48, window=5)
-    return _model(plan, size, block("standard"), 48, vocab_size=37)[0]
+    return model_config(plan, size, block("standard"), 48, vocab_size=37)[0]
 
 
 @pytest.mark.parametrize("file", sorted((conf_dir() / "model").glob("*.yaml")), ids=lambda file: file.stem)

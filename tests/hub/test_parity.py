@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
 
 import minillm
 from minillm.model.decoder import Decoder
-from tests.hub.models import COMMON, DEPTH, MODELS, TRAINED, WINDOW, ids, theirs
+from tests.hub.models import COMMON, DEPTH, MODELS, TRAINED, WINDOW, cached_difference, difference, ids, theirs
 
 transformers = pytest.importorskip("transformers")
 
@@ -37,10 +36,6 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     return Pair(request.param, model, ours, minillm.hub.to_transformers(ours, MODELS[request.param][0]))
 
 
-def difference(a: Tensor, b: Tensor) -> float:
-    return (a - b).abs().max().item()
-
-
 @pytest.mark.bug("B042")
 @torch.no_grad()
 def test_logits_are_theirs_far_past_the_window_and_the_trained_length(pair: Pair) -> None:
@@ -54,19 +49,8 @@ def test_logits_are_theirs_far_past_the_window_and_the_trained_length(pair: Pair
     assert difference(logits, expected) < 1e-4
 
 
-@torch.no_grad()
 def test_cached_greedy_decoding_gives_their_cached_logits(pair: Pair) -> None:
-    prompt = ids(2, 11, seed=2)
-    run = pair.theirs.generate(
-        prompt, max_new_tokens=NEW, do_sample=False, output_logits=True, return_dict_in_generate=True
-    )
-    tokens = run.sequences
-    cache = pair.ours.new_cache(2)
-    steps = [pair.ours(prompt, cache=cache)[:, -1]]
-    steps += [pair.ours(tokens[:, i : i + 1], cache=cache)[:, -1] for i in range(11, 11 + NEW - 1)]
-    ours = torch.stack(steps, dim=1)
-    assert difference(ours, torch.stack(run.logits, dim=1)) < 1e-4
-    assert torch.equal(ours.argmax(dim=-1), tokens[:, 11:])
+    assert cached_difference(pair.theirs, pair.ours, NEW) < 1e-4
 
 
 def test_out_again_gives_identical_bits_and_the_same_class(pair: Pair) -> None:

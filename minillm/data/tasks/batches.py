@@ -7,13 +7,13 @@ the causal mask hides it from the sample, so no document mask is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from minillm.data.loader import Batch, UpdateLoader, rank_rows
+from minillm.data.loader import Batch, HeldOutLoader, UpdateLoader, rank_rows
 from minillm.data.tasks.base import Sample, Task
 from minillm.data.tasks.stream import Stream
 from minillm.data.windows import IGNORED
@@ -72,33 +72,23 @@ class TaskLoader(UpdateLoader):
         super().__init__(TaskUpdates(task, seq_len, batch_size, seed, rows), num_batches, num_workers)
 
 
-class TaskValLoader:
-    """The first `count` validation samples at the training length, split over ranks; the same in every run.
-
-    Rows beyond the last sample have no target, so that ranks hold equally many batches of equal shape.
-    """
+class TaskValLoader(HeldOutLoader):
+    """The first `count` validation samples at the training length, the same in every run. Rows beyond the last sample
+    have no target. Batches are kept: they are few, and making them anew takes longer than reading them."""
 
     def __init__(
         self, task: Task, seq_len: int, count: int, batch_size: int, rank: int, world_size: int, limit: int | None
     ) -> None:
-        self.task, self.seq_len, self.count, self.batch_size = task, seq_len, count, batch_size
-        self.rows = rank_rows(batch_size, rank, world_size)
-        whole = -(-count // batch_size)
-        self.num_batches = whole if limit is None else min(limit, whole)
+        super().__init__(count, batch_size, rank, world_size, limit)
+        self.task, self.seq_len = task, seq_len
         self._made: dict[int, Batch] = {}
 
-    def __len__(self) -> int:
-        return self.num_batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self._batch(i) for i in range(self.num_batches))
-
-    def _batch(self, batch: int) -> Batch:
-        if batch not in self._made:
-            indices = [batch * self.batch_size + row for row in self.rows]
-            samples = [self.task.sample(0, "val", self.seq_len, i) if i < self.count else EMPTY for i in indices]
-            self._made[batch] = stack(samples, self.seq_len)
-        return self._made[batch]
+    def batch(self, number: int) -> Batch:
+        if number not in self._made:
+            items = self.items(number)
+            samples = [EMPTY if i is None else self.task.sample(0, "val", self.seq_len, i) for i in items]
+            self._made[number] = stack(samples, self.seq_len)
+        return self._made[number]
 
 
 EMPTY = Sample(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), ())

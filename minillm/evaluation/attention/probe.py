@@ -88,7 +88,7 @@ def probe(
     sums = _Sums(q, tokens.index.shape[1], features.shape[-1])
     for start, keys in _seen_blocks(spec, queries, tokens, block):
         stop = start + keys.index.shape[1]
-        context = StepContext(queries, contiguous=False, seen=start, cached=True)  # shares nothing between blocks
+        context = StepContext(queries, contiguous=False)  # shares nothing between blocks
         call = Call(q, k[:, :, start:stop], k[:, :, start:stop], spec, queries, keys, context, position)
         sums.add(masked_scores(call).double(), at, start, features[:, start:stop])
     return sums.rows(at, sinks)
@@ -105,7 +105,7 @@ def probabilities(
 ) -> Float[Tensor, "B H P T"]:
     """The probabilities among keys themselves, for short rows: one softmax, sinks apart."""
     queries = pick(tokens, at)
-    context = StepContext(queries, contiguous=False, cached=True)
+    context = StepContext(queries, contiguous=False)
     return masked_scores(Call(q, k, k, spec, queries, tokens, context, position)).softmax(dim=-1)
 
 

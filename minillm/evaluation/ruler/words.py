@@ -6,6 +6,8 @@ as a substring of an answer, as RULER scores, finds that one alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def _table(text: str) -> tuple[str, ...]:
     return tuple(text.split())
@@ -65,70 +67,36 @@ walnut walrus water weasel whale wheat wheel whistle willow window wizard wolf w
 zipper
 """)
 
-COUNTED = _table("""
-accept acorn active admire advance advise afternoon agency album alert almond amber amuse anchor ancient angry ankle
-announce answer antler appear apple apron argue argument arid army arrange arrive artist atlas atomic attack attic
-autumn average avoid aware awful azure badger bagel baggage bakery balance balcony ballad bamboo banana banjo banker
-banner bare barley barn barrel basic basket battle beach beacon beak beard beauty beaver become beetle begin behave
-believe belong belt bench benefit berry bicycle bishop bitter blanket bleak blond blossom blunt boat bold bonfire
-borrow bother bottle bottom boulder bowl branch brave bread breathe breeze brick bridge bright bring brisk broad
-bronze brook broom brown brush bucket budget buffalo bugle build bumpy business busy butter button cabbage cabin
-cactus calm camel camera canal candid candle cannon canoe canyon captain caravan carbon careful carpet carrot carry
-castle casual catch cattle cedar celebrate cellar cello cement century chain chair chalk chance change chapel cheap
-cheerful cheese cherry chess chicken chilly chimney choose church circus citizen civic clarinet clean clear clever
-cliff climate climb clock cloudy clover clumsy coarse coast cobbler coffee cold collect college comet comic committee
-common compass complain concert confess consider continue cool copper copy coral cosmic costly cottage cotton cousin
-cozy crab cradle crane crayon crazy creamy create cricket crimson crisp crooked crown cruel crystal culture curious
-curly curtain curved cushion dagger dainty daisy damp dancer danger daring dark daughter dear debate decent decide
-deep deer defend degree delicate deliver dense describe desert design dialogue diamond dinner discover disease
-distance distant divide dizzy doctor dolphin donkey door double dozen drab dragon drawer dreamy drum duck dull dune
-dusty eager eagle early earnest eastern easy echo economy educate effort elastic elbow elder election elegant elephant
-emperor employ empty encourage endless energy engine enjoy envelope equal escape evening evidence exact examine
-example exist exotic expand explain explore factory faded failure faint fair falcon family famous fancy farmer fasten
-fatal feather feature feeble fence fern ferry fertile festival festive fiction fiddle field fierce final fine finger
-firm flag flame flask flat flour flower fluffy flute foggy follow fond forest forget forgive fork formal fortune
-fossil fountain fragile frail frank freedom fresh friendly frosty frozen fruit full funny future fuzzy galaxy gallery
-garden garlic gate gather gaunt generous gentle geyser giant gifted giraffe glacier glad glass gloomy glossy glove
-goat golden good goose govern grain grand grape grass gravel gray great greedy green grim grumpy guess guitar habit
-hammer hamster handy happen happy harbor hardy harsh harvest hasty hatch hawk hazel hazy health hearty heavy helmet
-herald heron hidden highway hinge history holiday hollow holy honest honey hook horizon horse hotel house huge humble
-humid humor hungry hunter hurry husband iceberg ideal idle igloo imagine immense improve include increase indigo
-industry inform inlet insect interest introduce invent invite iris iron island ivory jacket jagged jaguar jasmine
-jeans jelly jewel jockey join jolly journal journey joyful judge jumpy jungle juniper justice keen kettle keyboard
-kind kingdom kitchen kite kitten kneel knight knowledge ladder lagoon lake lamp language lantern large lark laugh
-lavish lawyer lazy leader leaf learn leather lemon leopard lesson letter level liberty library light likely lily lime
-linen lion listen little lively lizard lobster local locket lofty logic lonely loose lotus lovely loyal lucid lucky
-lumber lunar luxury lynx machine magic magnet major manage maple marble market marsh mason meadow meaning measure
-medicine mellow melon memory mention merchant merry metal meteor method mighty mild minor minute mirror misty mitten
-mobile modern modest moist moment monkey moon morning mosaic moss moth motor mountain mouse muddy muffin multiply
-muscle museum mushroom mute napkin narrow nation native nature neat needle neighbor nervous nickel nimble noble noisy
-noodle northern notebook notice novel number nurse nutmeg oasis obey object oblong obscure observe ocean offer office
-olive onion operate opinion orange orbit orchard orchid orderly organ otter outer oval oven oyster paddle paint palace
-pale panda panther paper parade parent parrot passage pasture patient pattern payment peaceful peach peacock pearl
-pebble pelican pencil penguin people pepper perfect period person persuade piano picnic picture pigeon pillow pilot
-pine placid planet plant plate pleasure plow plump pocket poet polar polish polite pond pony poor poplar position
-potato poverty power practice prairie precise prefer prepare pressure pretty price prime prince printer private
-problem process profit promise proper protect proud provide public puddle pumpkin punish puppet pure purple purpose
-puzzle quaint quality quarry queen question quick quiet quilt rabbit raccoon radio railway rapid rare raven ready
-realize reason receive recent recognize record reduce refuse regal region relation religion remember repair repeat
-replace reply rescue result return reward rhythm ribbon rich rigid rinse ripe river robin robust rocket rocky roof
-rooster rose rough round rowdy royal ruby rudder rugged rural rusty sacred saddle safe sailor salad salmon salty sandy
-sapphire satisfy scarf scarlet scatter scholar school science scissors sculptor seal search season second secret
-serene serious settle severe shadow shady shaky shallow shape shark sharp sheep shelf shell shepherd shiny ship shiver
-shoe short shout shovel shrimp silence silent silky silver simple sincere singer skate skill slate sled sleek sleepy
-slender slim slow small smart smile smoke smooth snail snowy soap sober social society sock sofa soft solar soldier
-solid solve soul sour southern spare sparkle sparrow sparse speech spicy spider spiral spirit spoon spruce square
-squeeze squirrel stable stamp stark statue steady steam steep stiff stone stormy stout stove strange stream strength
-stretch strict strong student sturdy subtle succeed success sudden sugar suggest sullen summer sunny super support
-surprise suspect swan sweater sweet swift sword symbol system tailor talent tall tame tart teacher tease temple tender
-tense tent thank theater theory thick thimble thin thirsty thistle thought thunder ticket tidy tiger timber timid tiny
-tired title toast tomato tongue torch tough tower tractor trail train tranquil travel treaty tremble trouble true
-trumpet truth tulip tunnel turkey turtle typical umbrella uncle unique unite upper urban useful usual vague vain valid
-valley value vanish variety vase vast velvet vessel victory village vine violet violin virtue vision visit vital vivid
-voice volcano volume wagon waiter wallet walnut walrus wander warm water weak wealth weary weasel weather western
-whale wheat wheel whisper whistle white whole wicked wide wild willow window winter wisdom wise witty wizard wolf
-wonder wooden woodpecker worry worthy wrestle wrist yacht yard yellow young youth zealous zebra zipper
+MORE = _table("""
+accept admire advance advise afternoon agency amuse announce answer appear argue argument army arrange arrive attack
+average avoid baggage balance battle beauty become begin behave believe belong benefit borrow bother bottom breathe
+bring budget build business carry catch celebrate century chance change choose climate climb collect college committee
+complain concert confess consider continue copy create culture danger daughter debate decide defend degree deliver
+describe design dialogue discover disease distance divide dozen economy educate effort election employ encourage energy
+enjoy escape evening evidence examine example exist expand explain explore factory failure family fasten feature
+festival fiction follow forget forgive fortune freedom future gather govern guess habit happen harvest health history
+holiday humor hurry husband imagine improve include increase industry inform interest introduce invent invite join
+journey justice kingdom kneel knowledge language laugh leader learn lesson liberty listen logic luxury machine manage
+meaning measure medicine memory mention method minute moment morning multiply muscle nation nature neighbor notice
+number obey object observe offer operate opinion orbit paint parent passage pattern payment people period person
+persuade picture plant pleasure polish position poverty power practice prefer prepare pressure price problem process
+profit promise protect provide punish purpose quality question realize reason receive recognize record reduce refuse
+region relation religion remember repair repeat replace reply rescue result return reward rhythm rinse satisfy scatter
+science search season second settle shape shiver shout silence skill smile society solve soul sparkle speech spirit
+squeeze strength stretch student succeed success suggest support surprise suspect symbol system talent tease thank
+theory thought title tongue travel treaty tremble trouble truth unite value vanish variety victory virtue vision visit
+voice volume wander wealth weather whisper wisdom wonder worry wrestle youth
 """)
+"""Words that are counted beside those of keys."""
+
+
+def _apart(words: Iterable[str]) -> tuple[str, ...]:
+    """Those of four letters and more of which none is part of another one, in alphabetical order."""
+    long = [word for word in sorted(set(words)) if len(word) >= 4]
+    return tuple(word for word in long if not any(word in other for other in long if other != word))
+
+
+COUNTED = _apart((*ADJECTIVES, *NOUNS, *MORE))
 
 PAIRS = len(ADJECTIVES) * len(NOUNS)
 

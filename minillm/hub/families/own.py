@@ -14,7 +14,7 @@ from typing import Any
 
 from minillm.config.layers import LayerSpec
 from minillm.config.schema import ModelConfig
-from minillm.hub.family import Family, register
+from minillm.hub.family import Family, register, written_sizes
 from minillm.hub.links import Link, same
 from minillm.hub.plan import Layer, Plan, shortest
 from minillm.hub.reader import Reader
@@ -107,23 +107,13 @@ class Own(Family):
         return str(fields.pop("kind", "layer")), fields
 
     def config(self, model: ModelConfig) -> dict[str, Any]:
-        first = model.layers[0]
         embedding = model.embedding_position
         values = {
             "minillm_format": FORMAT,
-            "vocab_size": model.vocab_size,
-            "hidden_size": model.hidden_size,
-            "intermediate_size": model.intermediate_size,
-            "num_hidden_layers": model.num_hidden_layers,
-            "num_attention_heads": first.num_attention_heads,
-            "num_key_value_heads": first.num_key_value_heads,
-            "head_dim": first.head_dim,
-            "max_position_embeddings": model.max_position_embeddings,
+            **written_sizes(model),
             "tie_word_embeddings": model.block.tie_word_embeddings,
             "block": dataclasses.asdict(model.block),
-            "embedding": {
-                "position": None if embedding is None else {"scheme": embedding.scheme, **dataclasses.asdict(embedding)}
-            },
+            "embedding": {"position": None if embedding is None else embedding.to_dict()},
             "layers": [LayerSpec.to_dict(spec) for spec in model.layers],
         }
         plain: dict[str, Any] = json.loads(json.dumps(values))  # lists where ours are tuples, as a file has them
