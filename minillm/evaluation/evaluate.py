@@ -28,6 +28,8 @@ from minillm.evaluation.settings import EvalConfig, default_config, settings_of
 from minillm.evaluation.table import plain_length_table, plain_recall_table
 
 Result = dict[str, Any]
+RECALL_ROWS = 2
+"""Counts versions of what the suites named after tasks keep: since 2, sums per sample."""
 RULER_PROMPTS = 1
 """Counts versions of the suite's prompts: what was measured on other ones is measured again."""
 
@@ -183,7 +185,8 @@ def _recall(opened: OpenRun, config: EvalConfig, device: str) -> Work:
             opened.model, task, opened.train_length, own, opened.model.layer_specs, device, config.precision, progress
         )
 
-    return Work({"task": data.task, "rules": RULES}, recall.total_tokens(opened.train_length, own), measure)
+    settings = {"task": data.task, "rules": RULES, "row_version": RECALL_ROWS}
+    return Work(settings, recall.total_tokens(opened.train_length, own), measure)
 
 
 def _ruler(opened: OpenRun, config: EvalConfig, device: str) -> Work:

@@ -9,7 +9,8 @@ text. The same holds of all answers of a sample together.
 
 Rows: `token_accuracy` and `exact` per length, over whole samples (`exact`: all answers of a sample), by depth of the
 needle and by whether the needle lies within the reach of the stacked windows (`exact`: a single answer); `nll`, nats
-per answer token.
+per answer token: minus the log-probability of the gold token, which is the primary number, as it still moves where
+accuracy stands at 0 or 1. Rows over whole samples keep their sums per sample, from which seeds and runs are compared.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def measure(
             rows.append(_row("nll", common, None, note=NOT_FINITE))
         else:
             nats = _by_sample(scored, lambda s: (s.nll, len(s.right)))
-            rows.append(_row("nll", common, token_mean(*nats)))
+            rows.append(_row("nll", {**common, "unit": "token"}, token_mean(*nats), by_sample=nats))
         placed = [s for s in scored if s.answer.evidence is not None]
         first = {s.sample: s.answer.at for s in reversed(placed)}
         for number in range(settings.depths if placed else 0):
@@ -130,9 +131,12 @@ def _rows(scored: Sequence[Scored], common: Row, unit: str) -> list[Row]:
         exact = [float(v) for v in by_sample.values()], [1] * len(by_sample)
     else:
         exact = _by_sample(scored, lambda s: (float(s.right.all()), 1))
+    whole = unit == "sample"
     return [
-        _row("token_accuracy", {**common, "unit": "token"}, clustered_share(*tokens)),
-        _row("exact", {**common, "unit": unit}, clustered_share(*exact)),
+        _row(
+            "token_accuracy", {**common, "unit": "token"}, clustered_share(*tokens), by_sample=tokens if whole else None
+        ),
+        _row("exact", {**common, "unit": unit}, clustered_share(*exact), by_sample=exact if whole else None),
     ]
 
 
@@ -149,11 +153,18 @@ def _by_sample(
     return list(sums.values()), list(counts.values())
 
 
-def _row(metric: str, common: Row, estimate: Estimate | None, note: str | None = None) -> Row:
+def _row(
+    metric: str,
+    common: Row,
+    estimate: Estimate | None,
+    note: str | None = None,
+    by_sample: tuple[list[float], list[int]] | None = None,
+) -> Row:
     value = estimate or Estimate(None, 0, None, None)
     if value.n == 0 and note is None:
         note = "no such answer"
-    return {"metric": metric, "depth": None, "reach": None, **common, **value._asdict(), "note": note}
+    kept = {} if by_sample is None else {"sample_sums": by_sample[0], "sample_counts": by_sample[1]}
+    return {"metric": metric, "depth": None, "reach": None, **common, **value._asdict(), "note": note, **kept}
 
 
 @torch.inference_mode()

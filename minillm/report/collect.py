@@ -23,6 +23,8 @@ from minillm.training.run_folder import write_atomically
 Row = dict[str, Any]
 FIRST_COLUMNS = ("run", "variant", "seed", "suite", "metric", "protocol", "length", "multiple", "depth", "bin", "kind")
 VALUE_COLUMNS = ("value", "n", "low", "high", "documents", "note")
+DOCUMENT_COLUMNS = ("document_nll", "document_tokens", "sample_sums", "sample_counts")
+"""Lists, of rows that have them: what intervals over documents are made of."""
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,7 @@ def tidy_rows(subjects: Sequence[Subject]) -> list[Row]:
 def write_csv(subjects: Sequence[Subject], path: Path) -> None:
     """`tidy_rows` as CSV; what was not measured is an empty field, and `note` says why."""
     rows = tidy_rows(subjects)
-    others = sorted(
-        {k for row in rows for k in row} - {*FIRST_COLUMNS, *VALUE_COLUMNS, "document_nll", "document_tokens"}
-    )
+    others = sorted({k for row in rows for k in row} - {*FIRST_COLUMNS, *VALUE_COLUMNS, *DOCUMENT_COLUMNS})
     text = io.StringIO()
     writer = csv.DictWriter(text, [*FIRST_COLUMNS, *others, *VALUE_COLUMNS], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

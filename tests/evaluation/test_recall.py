@@ -107,6 +107,20 @@ def test_the_nll_is_that_of_the_answers_alone() -> None:
     assert row["value"] == pytest.approx(np.mean(losses), abs=1e-5)
 
 
+def test_rows_over_whole_samples_keep_what_each_sample_adds_to_them() -> None:
+    rows = recall.measure(decoder("rope"), NEEDLE, 96, FEW)
+    for metric, trials in (("nll", 8), ("token_accuracy", 8), ("exact", 1)):
+        for row in of(rows, metric):
+            assert row["sample_counts"] == [trials] * 12
+            assert sum(row["sample_sums"]) / sum(row["sample_counts"]) == pytest.approx(row["value"])
+    model = decoder("rope")
+    sample = NEEDLE.sample(0, "test", 192, 5)
+    logits, targets = model(torch.from_numpy(sample.tokens)[None])[0], torch.from_numpy(sample.targets)
+    gold = torch.nn.functional.cross_entropy(logits, targets, ignore_index=-100, reduction="sum").item()
+    assert of(rows, "nll", length=192)[0]["sample_sums"][5] == pytest.approx(gold, abs=1e-4)
+    assert not any("sample_sums" in r for r in rows if r["depth"] is not None)
+
+
 def test_needles_beyond_the_reach_of_the_windows_are_counted_apart() -> None:
     specs = decoder("swa_only").layer_specs
     assert recall.reach(specs) == 4 * 3
@@ -243,6 +257,11 @@ def test_suites_that_do_not_apply_are_left_out_with_the_reason(tmp_path: Path) -
     told.clear()
     evaluate(run, asked(folder, "[recall]"), say=told.append)
     assert "as measured before" in told[0], "recall is the suite of the run's own task"
+    del saved["settings"]["row_version"]
+    (folder / "eval/needle.json").write_text(json.dumps(saved))
+    told.clear()
+    evaluate(run, config, say=told.append)
+    assert any("needle measured in" in text for text in told), "rows of before samples were kept"
 
 
 def test_an_unknown_suite_names_the_nearest_task() -> None:
