@@ -1,7 +1,7 @@
 """The suite's losses against those that transformers' own models of the same weights give for the same windows.
 
-Windows are cut here by a loop of their own and scored by transformers' `labels`, whose loss is a mean of the model's own
-cross-entropy: nothing of the suite is used to check it.
+Windows are cut here by a loop of their own and scored by transformers' `labels`, whose loss is the mean of the model's
+own cross-entropy: nothing of the suite is used to check it.
 """
 
 from __future__ import annotations
