@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minillm.evaluation.intervals import LEVEL
+from minillm.evaluation.intervals import LEVEL, wilson
 
 DRAWS = 10_000
 SEEDS_FOR_T = 5
@@ -91,6 +91,16 @@ class OverSeeds(NamedTuple):
 def over_seeds(measured: BySeed) -> OverSeeds:
     """Mean over seeds with the interval over seeds and documents."""
     return _estimate(measured, None)
+
+
+def share_over_seeds(measured: BySeed) -> OverSeeds:
+    """As `over_seeds`, of a share of hits. Where all trials of all seeds agree there is nothing to resample: then
+    Wilson's interval, each document counting once."""
+    estimate = _estimate(measured, None)
+    if estimate.low is None or 0 < estimate.value < 1:
+        return estimate
+    low, high = wilson(estimate.value, estimate.documents)
+    return estimate._replace(low=low, high=high)
 
 
 def paired_over_seeds(measured: BySeed, base: BySeed) -> OverSeeds:

@@ -28,8 +28,9 @@ class Written:
 
 
 def write_report(evaluations: Sequence[Evaluation], out: Path, command: str) -> Written:
-    """Write report.html, report.md, table.csv and figures/ into `out`. MinillmError where that is impossible."""
-    from minillm.report import content, figures, markdown, page, tables
+    """Write report.html, report.md, table.csv, figures/ and, of several seeds, seeds.csv into `out`. MinillmError where
+    that is impossible."""
+    from minillm.report import content, figures, markdown, page, seeds, tables
     from minillm.report.collect import collect, write_csv
     from minillm.training.run_folder import write_atomically
 
@@ -44,11 +45,16 @@ def write_report(evaluations: Sequence[Evaluation], out: Path, command: str) -> 
             notes.append(FIGURES_NEED)
         report = content.compose(subjects, drawn, command, notes[0] if notes else None)
         write_csv(subjects, out / "table.csv")
+        over_seeds = seeds.lines(subjects)
+        (out / "seeds.csv").unlink(missing_ok=True)  # of an earlier comparison
+        if over_seeds:
+            seeds.write_csv(over_seeds, out / "seeds.csv")
         write_atomically(out / "report.md", markdown.render(report))
         write_atomically(out / "report.html", page.render(report, out / "figures"))
     except OSError as error:
         raise MinillmError(f"out: the comparison cannot be written to {out}: {error.strerror or error}.") from None
-    return Written(out / "report.html", as_text(tables.headline(subjects)), notes)
+    first = seeds.headline(over_seeds) or tables.headline(subjects)
+    return Written(out / "report.html", as_text(first), notes)
 
 
 def as_text(table: object) -> str:

@@ -82,18 +82,19 @@ class Subject:
 
 def collect(evaluations: Sequence[Evaluation]) -> list[Subject]:
     """Read the run folders of what was evaluated, and name the runs."""
-    variants = name_variants([e.config for e in evaluations])
+    variants = _apart(name_variants([e.config for e in evaluations]), evaluations)
     labels = _labels(evaluations, variants)
     return [_subject(e, label, variant) for e, label, variant in zip(evaluations, labels, variants, strict=True)]
 
 
-def name_variants(configs: Sequence[Config]) -> list[str]:
-    """The arm's name (or `name`); where runs of one name differ in more than the seed, with what they differ in.
+def name_variants(configs: Sequence[Config], ignored: Sequence[str] = ("seed",)) -> list[str]:
+    """The arm's name (or `name`); where runs of one name differ in more than what is `ignored`, with what they differ
+    in.
 
     ``rope, size=mini`` where a config group differs, else ``rope, optim.lr=0.003``.
     """
     names = [config.name or config.choices.get("model", "model") for config in configs]
-    shapes = [{k: v for k, v in shaping(config.plain).items() if k != "seed"} for config in configs]
+    shapes = [{k: v for k, v in shaping(config.plain).items() if k not in ignored} for config in configs]
     variants = []
     for name, config, shape in zip(names, configs, shapes, strict=True):
         alike = [i for i, other in enumerate(names) if other == name]
@@ -107,6 +108,18 @@ def name_variants(configs: Sequence[Config]) -> list[str]:
             name += "".join(f", {k}={shape.get(k)}" for k in (within or keys)[:3])
         variants.append(name)
     return variants
+
+
+def _apart(variants: list[str], evaluations: Sequence[Evaluation]) -> list[str]:
+    """Nothing but the seed may differ within a variant: what else does, steps trained among it, is named."""
+    shapes = [
+        {**{k: v for k, v in shaping(e.config.plain).items() if k != "seed"}, "steps": e.step} for e in evaluations
+    ]
+    named = []
+    for variant, shape in zip(variants, shapes, strict=True):
+        alike = [other for name, other in zip(variants, shapes, strict=True) if name == variant]
+        named.append(variant + "".join(f", {k}={shape.get(k)}" for k in _differing(alike)))
+    return named
 
 
 def _differing(mappings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -5,12 +5,24 @@ report = compose(subjects, figures={"same_target.png": "..."}, command="python e
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
-from minillm.report import attention_figures, attention_tables, recall, ruler, tables, wording
+from minillm.report import (
+    attention_figures,
+    attention_tables,
+    budget,
+    learning_rates,
+    recall,
+    ruler,
+    seeds,
+    tables,
+    wording,
+)
 from minillm.report.blocks import Block, Bullets, Commands, Figure, Heading, Report, Strip, Warnings
 from minillm.report.collect import Subject
 from minillm.report.differences import differences
+from minillm.report.groups import groups, repeated
 from minillm.report.strip import describe, layer_strip
 
 PROTOCOLS = [
@@ -27,15 +39,23 @@ def compose(
     subjects: Sequence[Subject], figures: Mapping[str, str], command: str, figures_note: str | None = None
 ) -> Report:
     """The report on `subjects`; `figures` are those that were drawn, with their captions."""
-    title = " against ".join(s.label for s in subjects) if len(subjects) <= 3 else f"{len(subjects)} runs compared"
     blocks: list[Block] = [*_plans(subjects)]
-    found = differences(subjects)
+    found = [*differences(subjects), *repeated(subjects), *seeds.undertrained(subjects)]
     if found:
         blocks.append(Warnings(found))
     if figures_note:
         blocks.append(Warnings([figures_note]))
-    blocks += [Heading("At a glance"), tables.headline(subjects)]
-    blocks += _section("Training", [tables.training(subjects)], ["training.png"], figures)
+    over_seeds = seeds.lines(subjects)
+    blocks += _section("At a glance", [seeds.headline(over_seeds), tables.headline(subjects)], [], figures)
+    blocks += _section("Over seeds", seeds.details(over_seeds), [], figures, before=[Bullets(seeds.EXPLAINED)])
+    rate = learning_rates.note(subjects)
+    blocks += _section(
+        "Training",
+        [learning_rates.grid(subjects), tables.training(subjects), *budget.tables(subjects)],
+        ["training.png"],
+        figures,
+        before=[Bullets([rate])] if rate else [],
+    )
     blocks += _section(
         "Loss beyond the training length",
         [
@@ -81,13 +101,24 @@ def compose(
         Heading("How to make this page"),
         _commands(subjects, command),
     ]
-    return Report(title, blocks)
+    return Report(_title(subjects), blocks)
+
+
+def _title(subjects: Sequence[Subject]) -> str:
+    found = groups(subjects)
+    if len(found) > 3:
+        return f"{len(found)} variants compared" if len(found) < len(subjects) else f"{len(found)} runs compared"
+    counts = {len(group.subjects) for group in found}
+    each = f", {counts.pop()} seeds each" if len(counts) == 1 and counts != {1} else ""
+    return " against ".join(group.label for group in found) + each
 
 
 def _plans(subjects: Sequence[Subject]) -> list[Block]:
-    strip: Strip = layer_strip(subjects)
+    # Seeds of a variant have one plan.
+    shown = [dataclasses.replace(group.subjects[0], label=group.label) for group in groups(subjects)]
+    strip: Strip = layer_strip(shown)
     kinds: dict[tuple[str, str], list[int]] = {}
-    for subject in subjects:
+    for subject in shown:
         for spec in subject.config.model.layers:
             # "layer 3 (global), nope, full attention": what it is, without which layer.
             kinds.setdefault((subject.label, describe(spec).partition(", ")[2]), []).append(spec.index)
@@ -122,13 +153,10 @@ def _section(
 def _limits(subjects: Sequence[Subject]) -> list[str]:
     """What these numbers do not say."""
     items = [
-        "Intervals are 95 % bootstrap intervals over held-out documents: they do not cover the training seed, which at "
-        "this size can be the larger part. With few documents they are rough."
+        "Intervals of single runs are 95 % bootstrap intervals over held-out documents: they do not cover the training "
+        "seed, which at this size can be the larger part. With few documents they are rough."
     ]
-    seeds = {s.variant: 0 for s in subjects}
-    for s in subjects:
-        seeds[s.variant] += 1
-    single = [variant for variant, n in seeds.items() if n == 1]
+    single = [group.label for group in groups(subjects) if len(group.subjects) == 1]
     if single:
         items.append(f"One seed only: {', '.join(single)}. Small differences between them may be chance.")
     items.append(

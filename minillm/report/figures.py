@@ -3,8 +3,8 @@
     files = draw(subjects, out / "figures")      # {"same_target.png": caption, ...}; what was not measured is not drawn
 
 One colour per variant; the training length is marked. Runs of one variant and several seeds share a colour: thin lines
-are seeds, the thick one is their mean. Bands are 95 % intervals over documents (`minillm.evaluation.intervals`), drawn
-where a variant has one run.
+are seeds, the thick one is their mean. Bands are 95 % intervals over documents (`minillm.evaluation.intervals`) where a
+variant has one run, else over seeds and documents together (`minillm.evaluation.seeds`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minillm.report.collect import Row, Subject
+from minillm.report.groups import Group, changes, groups, over_rows
 from minillm.report.style import COLOURS, FAINT, INK, MARKERS, finish, panels
 
 DPI = 160
@@ -44,14 +45,29 @@ def _training(subjects: Sequence[Subject]) -> Any:
     if not any(s.curve("val/loss")[2] or s.curve("train/loss")[2] for s in subjects):
         return None
     figure, (left, right) = panels(2, width=10)
-    for subject, style in styles(subjects):
-        for key, alpha, marker, mark in (("train/loss", 0.35, None, ""), ("val/loss", 1.0, style["marker"], "label")):
-            tokens, seconds, values = subject.curve(key)
-            if key == "train/loss":
-                values = _smooth(values)
-            for axis, x in ((left, [t / 1e6 for t in tokens]), (right, [t / 60 for t in seconds])):
-                named = style["label"] if mark else None
-                axis.plot(x, values, color=style["color"], alpha=alpha, lw=1.4, marker=marker, ms=3.5, label=named)
+    order = {s.variant: style for s, style in styles(subjects)}
+    for group in groups(subjects):
+        style, alone = order[group.variant], len(group.subjects) == 1
+        mark = {"marker": style["marker"], "ms": 3.5}
+        for s in group.subjects:
+            for axis, scale, along in ((left, 1e6, 0), (right, 60, 1)):
+                raw, held_out = s.curve("train/loss"), s.curve("val/loss")
+                faint = {"color": style["color"], "alpha": 0.35 if alone else 0.15, "lw": 1.4 if alone else 0.7}
+                axis.plot([t / scale for t in raw[along]], _smooth(raw[2]), **faint)
+                own = {"lw": 1.4, "label": group.label, **mark} if alone else {"lw": 0.7, "alpha": 0.6}
+                axis.plot([t / scale for t in held_out[along]], held_out[2], color=style["color"], **own)
+        if alone:
+            continue
+        held_out_curves = [s.curve("val/loss") for s in group.subjects]
+        if any(curve[0] != held_out_curves[0][0] for curve in held_out_curves):
+            continue
+        x, seconds, mean = (
+            [sum(part) / len(part) for part in zip(*[curve[i] for curve in held_out_curves], strict=True)]
+            for i in range(3)
+        )
+        label = f"{group.variant} (mean of {len(group.subjects)} seeds)"
+        left.plot([t / 1e6 for t in x], mean, color=style["color"], lw=2.2, label=label, **mark)
+        right.plot([t / 60 for t in seconds], mean, color=style["color"], lw=2.2, **mark)
     # The first updates fall from log(vocabulary); they would flatten everything else.
     late = [v for s in subjects for v in _smooth(s.curve("train/loss")[2])[len(s.curve("train/loss")[2]) // 10 :]]
     shown = late + [v for s in subjects for v in s.curve("val/loss")[2]]
@@ -81,7 +97,7 @@ def _same_target(subjects: Sequence[Subject]) -> Any:
         return None
     figure, (left, right) = panels(2, width=10, share_y=False)
     curves(left, subjects, lambda s: s.rows("length_perplexity", "nll", protocol="same_target"))
-    curves(right, subjects, lambda s: s.rows("length_perplexity", "nll_change", protocol="same_target"))
+    curves(right, subjects, changes)
     right.axhline(0, color=FAINT, lw=0.8, zorder=0)
     left.set(ylabel="loss (nats per token)")
     right.set(ylabel="change against the training length (nats)")
@@ -156,38 +172,46 @@ def _by_length(subjects: Sequence[Subject], rows: Callable[[Subject], list[Row]]
 
 
 def curves(axis: Any, subjects: Sequence[Subject], rows: Callable[[Subject], list[Row]]) -> None:
-    """A line per run with its band; per variant of several seeds thin lines and their mean."""
-    seeds: dict[str, list[tuple[list[float], list[float]]]] = {}
-    counts = [s.variant for s in subjects]
-    for subject, style in styles(subjects):
-        found = [r for r in rows(subject) if r["value"] is not None]
-        x = [r["length"] / unit(subjects, subject) for r in found]
-        y = [r["value"] for r in found]
-        alone = counts.count(subject.variant) == 1
-        seeds.setdefault(subject.variant, []).append((x, y))
-        if not alone:
-            axis.plot(x, y, color=style["color"], lw=0.7, alpha=0.6)
+    """A line per run with its band; per variant of several seeds thin lines, their mean, and the band over seeds."""
+    order = {s.variant: style for s, style in styles(subjects)}
+    for group in groups(subjects):
+        style = order[group.variant]
+        drawn = {"color": style["color"], "ls": style["ls"], "marker": style["marker"], "ms": 4}
+        found = {s.label: [r for r in rows(s) if r["value"] is not None] for s in group.subjects}
+        scale = unit(subjects, group.subjects[0])
+        if len(group.subjects) > 1:
+            _seed_lines(axis, group, found, scale, drawn)
             continue
-        axis.plot(
-            x, y, color=style["color"], ls=style["ls"], lw=1.6, marker=style["marker"], ms=4, label=style["label"]
-        )
-        band = [(r["length"] / unit(subjects, subject), r["low"], r["high"]) for r in found if r["low"] is not None]
-        if band:
-            axis.fill_between(*zip(*band, strict=True), color=style["color"], alpha=0.1, lw=0)
-    for subject, style in styles(subjects):
-        lines = seeds.pop(subject.variant, [])
-        if len(lines) > 1 and all(x == lines[0][0] for x, _ in lines):
-            mean = [sum(values) / len(values) for values in zip(*[y for _, y in lines], strict=True)]
-            axis.plot(
-                lines[0][0],
-                mean,
-                color=style["color"],
-                ls=style["ls"],
-                lw=2.2,
-                marker=style["marker"],
-                ms=4,
-                label=f"{subject.variant} (mean of {len(lines)} seeds)",
-            )
+        (own,) = found.values()
+        x = [r["length"] / scale for r in own]
+        axis.plot(x, [r["value"] for r in own], lw=1.6, label=group.label, **drawn)
+        _band(axis, x, own, style["color"])
+
+
+def _seed_lines(axis: Any, group: Group, found: dict[str, list[Row]], scale: float, drawn: dict[str, Any]) -> None:
+    """A thin line a seed, and the mean over those that have as many points as any: those that did not learn their
+    task have one, which is no line, so it is marked."""
+    most = max(len(rows) for rows in found.values())
+    whole = [s for s in group.subjects if len(found[s.label]) == most]
+    for rows in found.values():
+        alone = {"marker": drawn["marker"], "ms": 3} if len(rows) == 1 else {}
+        x, y = [r["length"] / scale for r in rows], [r["value"] for r in rows]
+        axis.plot(x, y, color=drawn["color"], lw=0.7, alpha=0.6, **alone)
+    lengths = [r["length"] for r in found[whole[0].label]]
+    if any([r["length"] for r in found[s.label]] != lengths for s in whole):
+        return
+    x = [n / scale for n in lengths]
+    mean = [sum(found[s.label][i]["value"] for s in whole) / len(whole) for i in range(most)]
+    count = f"{len(whole)} of {len(group.subjects)}" if len(whole) < len(group.subjects) else str(len(whole))
+    axis.plot(x, mean, lw=2.2, label=f"{group.variant} (mean of {count} seeds)", **drawn)
+    over = [over_rows(whole, lambda s, i=i: found[s.label][i]) for i in range(most)]  # type: ignore[misc]
+    _band(axis, x, [{"low": None} if e is None else e._asdict() for e in over], drawn["color"])
+
+
+def _band(axis: Any, x: Sequence[float], rows: Sequence[Row], colour: str) -> None:
+    found = [(at, r["low"], r["high"]) for at, r in zip(x, rows, strict=True) if r["low"] is not None]
+    if found:
+        axis.fill_between(*zip(*found, strict=True), color=colour, alpha=0.1, lw=0)
 
 
 def styles(subjects: Sequence[Subject]) -> list[tuple[Subject, dict[str, Any]]]:
@@ -256,7 +280,7 @@ FIGURES: dict[str, tuple[Callable[[Sequence[Subject]], Any], str]] = {
     "training.png": (
         _training,
         "Training. Faint: training loss, smoothed. Marked: loss on the held-out documents. Left: by tokens, right: by "
-        "time.",
+        "time. Of several seeds, thin lines are the seeds and the marked one is their mean.",
     ),
     "loss_by_position.png": (
         _position,

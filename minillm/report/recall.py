@@ -15,10 +15,18 @@ from minillm.report import wording
 from minillm.report.blocks import Table
 from minillm.report.collect import Row, Subject
 from minillm.report.figures import curves, length_axis, unit
+from minillm.report.groups import Group, groups
 from minillm.report.style import FAINT, finish, panels
 
 UNDERTRAINED = "undertrained"
+GOLD = "gold_log_probability"
 METRICS = {
+    GOLD: "log-probability of the right answer tokens, nats per token: the primary number",
+    "token_accuracy": "share of answer tokens that are right",
+    "exact": "share of samples with all answers right",
+}
+AXES = {
+    GOLD: "log-probability of a right token (nats)",
     "token_accuracy": "share of answer tokens that are right",
     "exact": "share of samples with all answers right",
 }
@@ -44,6 +52,23 @@ def shown(subject: Subject, metric: str) -> list[Row]:
     return rows if learned(subject) else rows[:1]
 
 
+def gold_log_probability(subject: Subject) -> list[Row]:
+    """The rows `nll` turned round, so that more is better, as accuracy is."""
+
+    def turned(row: Row) -> Row:
+        value, low, high = (None if row[k] is None else -row[k] for k in ("value", "low", "high"))
+        sums = row.get("sample_sums")
+        kept = {} if sums is None else {"sample_sums": [-total for total in sums]}
+        return {**row, "metric": GOLD, "value": value, "low": high, "high": low, **kept}
+
+    return [turned(row) for row in shown(subject, "nll")]
+
+
+def rows_of(subject: Subject, metric: str) -> list[Row]:
+    """What is shown of one of METRICS."""
+    return gold_log_probability(subject) if metric == GOLD else shown(subject, metric)
+
+
 def learned(subject: Subject) -> bool:
     """Whether it learned its task at the training length."""
     return learnt(subject.evaluation.results[str(task(subject))]["rows"])
@@ -54,16 +79,17 @@ def by_length(subjects: Sequence[Subject], metric: str) -> Table | None:
     found = measured(subjects)
     if not found:
         return None
-    multiples = sorted({row["multiple"] for s in found for row in s.rows(str(task(s)), metric)})
+    multiples = sorted({row["multiple"] for s in found for row in s.rows(str(task(s)), "token_accuracy")})
+    kind = "bootstrap" if metric == GOLD else "Wilson's"
     rows = []
     for s in found:
-        cells = {row["multiple"]: wording.loss(row) for row in shown(s, metric)}
+        cells = {row["multiple"]: wording.loss(row) for row in rows_of(s, metric)}
         other = wording.NOTHING if learned(s) else UNDERTRAINED  # of a length that was not measured
         rows.append([s.label, str(task(s)), *(cells.get(m, other) for m in multiples)])
     return Table(
         ["run", "task", *(f"{m:g}x" for m in multiples)],
         rows,
-        f"Recall: {METRICS[metric]} [95 % interval, Wilson's, by sample], at multiples of the training length. "
+        f"Recall: {METRICS[metric]} [95 % interval, {kind}, by sample], at multiples of the training length. "
         f"{UNDERTRAINED.capitalize()}: below {LEARNT:.0%} of answer tokens at 1x, so that longer samples say nothing.",
         frozenset({0, 1}),
     )
@@ -102,31 +128,40 @@ def beyond_reach(subjects: Sequence[Subject]) -> Table | None:
 
 
 def figure(subjects: Sequence[Subject]) -> Any:
-    """Token accuracy and exact match against length."""
+    """Gold log-probability, token accuracy and exact match against length."""
     found = measured(subjects)
     if not found:
         return None
-    drawing, axes = panels(2, width=10)
-    for axis, (metric, name) in zip(axes, METRICS.items(), strict=True):
-        curves(axis, found, lambda s, metric=metric: shown(s, metric))  # type: ignore[misc]
-        axis.set(ylabel=name, ylim=(-0.02, 1.03))
+    drawing, panes = panels(3, width=12, share_y=False)
+    for axis, metric in zip(panes, METRICS, strict=True):
+        curves(axis, found, lambda s, metric=metric: rows_of(s, metric))  # type: ignore[misc]
+        axis.set(ylabel=AXES[metric])
+    axes = panes[1:]
+    for axis in axes:
+        axis.set(ylim=(-0.02, 1.03))
     guesses = shown(max(found, key=lambda s: len(shown(s, "token_accuracy"))), "token_accuracy")
     guessed = [(row["length"] / unit(found, found[0]), row["chance"]) for row in guesses if row["chance"] is not None]
     if guessed and len({task(s) for s in found}) == 1:
         axes[0].plot(*zip(*guessed, strict=True), color=FAINT, ls=":", lw=1.2, label="without doing the task")
-    for axis in axes:
+    for axis in panes:
         length_axis(axis, found, label="length of the sample (tokens)")
-    return finish(drawing, list(axes))
+    return finish(drawing, [axes[0]])
 
 
 def depths(subjects: Sequence[Subject]) -> Any:
-    """A map per run that learned its task: token accuracy by length and by where the needle lies."""
-    found = [s for s in measured(subjects) if learned(s) and _cells(s)]
+    """A map per variant that learned its task: token accuracy by length and by where the needle lies, the mean over
+    its seeds that did."""
+    found = []
+    for group in groups(measured(subjects)):
+        trained = [s for s in group.subjects if learned(s) and _cells(s)]
+        if trained:
+            label = group.label if len(group.subjects) == 1 else f"{group.label} ({_of(group, trained)})"
+            found.append((label, _mean_cells(trained)))
     if not found:
         return None
     drawing, axes = panels(len(found), width=max(4.0, 2.4 * len(found)), height=2.8)
-    for axis, s in zip(axes, found, strict=True):
-        image = depth_map(axis, _cells(s), s.label)
+    for axis, (label, cells) in zip(axes, found, strict=True):
+        image = depth_map(axis, cells, label)
     axes[0].set_ylabel("depth of the needle")
     bar = drawing.colorbar(image, ax=list(axes), shrink=0.9)
     bar.ax.tick_params(labelsize=8)
@@ -160,16 +195,30 @@ def _cells(subject: Subject) -> list[Row]:
     return [row for row in rows if row["depth"] is not None and row["value"] is not None]
 
 
+def _mean_cells(trained: Sequence[Subject]) -> list[Row]:
+    values: dict[tuple[int, float], list[float]] = {}
+    for s in trained:
+        for row in _cells(s):
+            values.setdefault((row["length"], row["depth"]), []).append(row["value"])
+    return [{"length": n, "depth": depth, "value": sum(v) / len(v)} for (n, depth), v in values.items()]
+
+
+def _of(group: Group, trained: Sequence[Subject]) -> str:
+    every = len(group.subjects)
+    return f"mean of {every} seeds" if len(trained) == every else f"mean of {len(trained)} of {every} seeds"
+
+
 FIGURES = {
     "recall.png": (
         figure,
-        "Recall past the training length. Left: answer tokens that are right; dotted, what comes of knowing a sample's "
-        "form alone. Right: samples with all answers right. A run below 98 % at the training length has only one "
-        "point.",
+        "Recall past the training length. Left: log-probability of the right answer tokens, the primary number: it "
+        "still tells runs apart where accuracy is near 0 or 1. Middle: answer tokens that are right; dotted, what "
+        "comes of knowing a sample's form alone. Right: samples with all answers right. A run below 98 % at the "
+        "training length has only one point, and is in no mean.",
     ),
     "recall_by_depth.png": (
         depths,
         "Answer tokens right, in per cent, by length and by where the needle lies: 0 is the beginning of the sample. "
-        "Runs that learned the task at the training length.",
+        "Runs that learned the task at the training length; of several seeds, the mean.",
     ),
 }

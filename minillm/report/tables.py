@@ -10,6 +10,7 @@ from minillm.evaluation.intervals import paired_difference
 from minillm.report import recall, wording
 from minillm.report.blocks import Table
 from minillm.report.collect import Row, Subject
+from minillm.report.groups import groups
 
 PERPLEXITY = "length_perplexity"
 PROTOCOL_NAMES = {
@@ -26,7 +27,8 @@ SPEED_NAMES = {
 
 
 def card(subjects: Sequence[Subject]) -> Table:
-    """What each run is: size, budget, lengths, arithmetic."""
+    """What each run is: size, budget, lengths, arithmetic; seeds of a variant that differ in nothing else share a
+    line."""
     rows = []
     for s in subjects:
         model, data = s.config.model, s.config.data
@@ -47,8 +49,15 @@ def card(subjects: Sequence[Subject]) -> Table:
             ]
         )
     header = ["run", "parameters", "layers x width", "training length", "window", "tokens", "lr", "seed", "arithmetic"]
+    by_label = {row[0]: row for row in rows}
+    merged = []
+    for group in groups(subjects):
+        own = [by_label[s.label] for s in subjects if s.variant == group.variant]
+        if len({(*row[1:7], *row[8:]) for row in own}) == 1:
+            own = [[group.label, *own[0][1:7], ", ".join(dict.fromkeys(row[7] for row in own)), *own[0][8:]]]
+        merged += own
     return Table(
-        [*header, "attention backends"], rows, "The runs. Lengths and windows in tokens.", frozenset({0, 8, 9})
+        [*header, "attention backends"], merged, "The runs. Lengths and windows in tokens.", frozenset({0, 8, 9})
     )
 
 
