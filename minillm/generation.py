@@ -9,7 +9,7 @@ ids = generate(model, [[1, 5, 9], [1, 7]], max_new_tokens=20, temperature=0.8, t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -32,6 +32,7 @@ def generate(
     top_p: float | None = None,
     seed: int | None = None,
     stop_ids: Sequence[int] = (),
+    stop_when: Callable[[list[int]], bool] | None = None,
 ) -> list[list[int]]:
     """Continue each prompt; the lists returned hold the new ids only.
 
@@ -42,6 +43,7 @@ def generate(
         top_p: sample among the likeliest whose probabilities sum to p; the likeliest is always kept.
         seed: of the sampling, which then depends on a row's place in the batch but not on its batch-mates.
         stop_ids: a row ends after any of these, which is kept as its last id.
+        stop_when: a row ends once this is true of its new ids; asked after each of them.
 
     Raises:
         ConfigError: for an empty prompt, an id outside the vocabulary or a setting out of range.
@@ -52,7 +54,7 @@ def generate(
     was_training = model.training
     model.eval()
     try:
-        return _decode(model, prompts, max_new_tokens, temperature, top_k, top_p, seed, set(stop_ids))
+        return _decode(model, prompts, max_new_tokens, temperature, top_k, top_p, seed, set(stop_ids), stop_when)
     finally:
         model.train(was_training)
 
@@ -66,6 +68,7 @@ def _decode(
     top_p: float | None,
     seed: int | None,
     stop_ids: set[int],
+    stop_when: Callable[[list[int]], bool] | None,
 ) -> list[list[int]]:
     device = model.embed_tokens.weight.device
     tokens, documents = _left_pad(prompts, device)
@@ -82,7 +85,7 @@ def _decode(
         for row, token in enumerate(chosen.tolist()):
             if row in open_rows:
                 out[row].append(token)
-                if token in stop_ids:
+                if token in stop_ids or (stop_when is not None and stop_when(out[row])):
                     open_rows.discard(row)
         if not open_rows or new == max_new_tokens - 1:
             break

@@ -205,6 +205,17 @@ def _ruler(opened: OpenRun, config: EvalConfig, device: str) -> Work:
     return Work({**facts, "prompts": RULER_PROMPTS}, ruler.total_tokens(own), measure)
 
 
+def _harness(opened: OpenRun, config: EvalConfig, device: str) -> Work:
+    if opened.config.data.source == "task":
+        raise NotApplicable("it was trained on a task and knows no text. suites=[recall] measures it.")
+    from minillm.evaluation.harness.run import facts, measure, total
+
+    def measured(progress: Callable[[int], None]) -> list[dict[str, Any]]:
+        return measure(opened, config, progress)
+
+    return Work({**facts(config), "prompts": RULER_PROMPTS}, total(config), measured)
+
+
 def _own_suites(opened: OpenRun, config: EvalConfig) -> list[str]:
     """The suites asked for; `recall` is that of the run's task."""
     task = (opened.config.data.task or {}).get("name", "recall")
@@ -217,6 +228,7 @@ SUITES: dict[str, Callable[[OpenRun, EvalConfig, str], Work]] = {
     "cost": _cost,
     "recall": _recall,
     "ruler": _ruler,
+    "harness": _harness,
 }
 """How each suite of `SuiteSettings` is prepared for a run; those named after tasks are prepared as `recall`."""
 

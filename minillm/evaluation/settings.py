@@ -197,6 +197,36 @@ class RulerSettings:
 
 
 @dataclass(frozen=True)
+class HarnessSettings:
+    """`suite.harness`: tasks of lm-evaluation-harness (the extra `harness`), without any download."""
+
+    tasks: tuple[str, ...] = ("minillm_ruler_likelihood",)
+    """Tasks, groups or tags: ours, which need no data, and the harness's, where a cache of `datasets` holds theirs."""
+    lengths: tuple[int, ...] = (1024,)
+    """Rising. Tokens of tasks that are made at a length: ours, and those of the harness's group `ruler`."""
+    limit: int | None = 20
+    """Documents of each task; null is all, of our own tasks 500."""
+    num_fewshot: int | None = None
+    """Worked examples before each question; null leaves what each task says."""
+    start_marker: bool = True
+    """Begin each text with the start marker, as training documents do; false for numbers of `lm_eval --model hf` on a
+    folder whose tokenizer puts none."""
+    batch_tokens: int = 8192
+    """Most tokens in one forward pass (a longer text goes alone)."""
+
+    def check(self, where: str) -> None:
+        """As LengthPerplexitySettings.check."""
+        lengths = list(self.lengths)
+        if not lengths or lengths[0] < SHORTEST_RULER or lengths != sorted(set(lengths)):
+            raise ConfigError(f"{where}.lengths = {lengths}: must be rising numbers of tokens, from {SHORTEST_RULER}.")
+        if not self.tasks or len(set(self.tasks)) != len(self.tasks):
+            raise ConfigError(f"{where}.tasks = {list(self.tasks)}: each once, at least one.")
+        at_least_one(self, where, "limit", "batch_tokens")
+        if self.num_fewshot is not None and self.num_fewshot < 0:
+            raise ConfigError(f"{where}.num_fewshot = {self.num_fewshot}: must be 0 or more.")
+
+
+@dataclass(frozen=True)
 class SuiteSettings:
     """A suite is a field here, a file of that name in `conf/suite/`, and an entry in `evaluate.SUITES`.
 
@@ -208,6 +238,7 @@ class SuiteSettings:
     cost: CostSettings
     recall: RecallSettings
     ruler: RulerSettings
+    harness: HarnessSettings
 
 
 SUITES = tuple(SuiteSettings.__dataclass_fields__)

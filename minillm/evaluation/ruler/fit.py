@@ -86,13 +86,24 @@ class Sample:
         return len(self.ids) + self.budget
 
 
-def make(task: RulerTask, materials: Materials, text: Text, length: int, seed: int, index: int) -> Sample:
-    """Sample `index` of a task: a pure function of the arguments. Raises Unfit with the reason."""
+def make(
+    task: RulerTask,
+    materials: Materials,
+    text: Text,
+    length: int,
+    seed: int,
+    index: int,
+    to_generate: int | None = None,
+) -> Sample:
+    """Sample `index` of a task: a pure function of the arguments. Raises Unfit with the reason.
+
+    Its budget is `to_generate`, where that is given.
+    """
     draws = Draws(seed, task.name, length, index)
     for attempt in range(task.attempts):
         plan = task.plan(materials, draws, attempt)
         try:
-            return _fit(task, plan, text, length, index)
+            return _fit(task, plan, text, length, index, to_generate)
         except Unfit as error:
             reason = error
     if task.attempts > 1:
@@ -102,12 +113,17 @@ def make(task: RulerTask, materials: Materials, text: Text, length: int, seed: i
 
 def budget(task: RulerTask, references: tuple[str, ...], text: Text) -> int:
     """Tokens to generate: those of the gold answer and SLACK more, up to RULER's cap; never fewer than the answer's."""
-    written = references if task.any_reference else (", ".join(references),)
-    needed = max(len(text.ids(f" {answer}.")) for answer in written)
+    needed = _needed(task, references, text)
     return max(needed, min(needed + SLACK, task.cap))
 
 
-def _fit(task: RulerTask, plan: Plan, text: Text, length: int, index: int) -> Sample:
+def _needed(task: RulerTask, references: tuple[str, ...], text: Text) -> int:
+    """Tokens of the longest right answer."""
+    written = references if task.any_reference else (", ".join(references),)
+    return max(len(text.ids(f" {answer}.")) for answer in written)
+
+
+def _fit(task: RulerTask, plan: Plan, text: Text, length: int, index: int, to_generate: int | None = None) -> Sample:
     shortest = plan.draft(plan.least, [])
     if not task.any_reference:  # paragraphs of a file may hold anything
         for piece in shortest.pieces:
@@ -115,7 +131,10 @@ def _fit(task: RulerTask, plan: Plan, text: Text, length: int, index: int) -> Sa
                 text.check(piece.text)
     for words in (*(f"It is {reference}." for reference in plan.references), shortest.question):
         text.check(words)
-    to_generate = budget(task, plan.references, text)
+    if to_generate is None:
+        to_generate = budget(task, plan.references, text)
+    elif (needed := _needed(task, plan.references, text)) > to_generate:
+        raise Unfit(f"the answer takes {needed} tokens, and {to_generate} are generated")
     room = length - to_generate - 1
     enough = room - int(length * TOLERANCE)
 

@@ -25,6 +25,8 @@ class Likelihood(NamedTuple):
     log_probability: float
     """Summed over its tokens."""
     tokens: int
+    greedy: bool = False
+    """Whether each of its tokens is the likeliest one."""
 
 
 @torch.inference_mode()
@@ -86,7 +88,11 @@ def _summed(model: Decoder, states: Tensor, rows: Tensor, continuations: Sequenc
     with torch.autocast(states.device.type, enabled=False):
         log_p = torch.log_softmax(model.logits(states).float(), dim=-1)
     of_tokens = log_p.gather(-1, rows[:, :, None])[:, :, 0].double().cpu()
-    return [Likelihood(float(line[: len(c)].sum()), len(c)) for line, c in zip(of_tokens, continuations, strict=True)]
+    best = (log_p.argmax(dim=-1) == rows).cpu()
+    return [
+        Likelihood(float(line[: len(c)].sum()), len(c), bool(hits[: len(c)].all()))
+        for line, hits, c in zip(of_tokens, best, continuations, strict=True)
+    ]
 
 
 def _groups(continuations: Sequence[Sequence[int]], batch_tokens: int, length: int) -> list[Sequence[Sequence[int]]]:
