@@ -1,5 +1,7 @@
 """Keys and values of tokens already seen: a ring of `reach` entries on windowed and chunked layers, all on full ones.
-First tokens that a windowed layer keeps for good have places of their own beside the ring (attention/kept.py).
+First tokens that a windowed layer keeps for good have places of their own beside the ring (attention/kept.py). Keys are
+cached as they meet in the scores: normed and rotated. `CacheSettings` says what else may be done: fewer bits
+(attention/quantised.py), or forgetting on full layers.
 
     cache = KVCache(model.layer_specs, batch_size=2, dtype=torch.float32, device="cpu")
     tokens = arrange(2, 16, device, past=cache.past)
@@ -20,86 +22,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from minillm.attention.cache_settings import CacheSettings
 from minillm.attention.kept import Kept, KeptPlaces
+from minillm.attention.quantised import AsItIs, Blocks, Codec, KeyCodec, ValueCodec
+from minillm.attention.stores import Store
 from minillm.attention.tokens import Past, Tokens, follow
 from minillm.config.layers import LayerSpec
 from minillm.errors import MinillmError
 
-GROWTH = 32
-"""Entries by which a store grows at least; at most this many, or 1/64 of the length, are held unused."""
-
-
-class _Store:
-    """The last `reach` entries (None: all) of a tensor that grows along `dim`; entry i lies in slot i modulo reach."""
-
-    def __init__(self, reach: int | None, dim: int) -> None:
-        self.reach = reach
-        self.dim = dim
-        self.held: Tensor | None = None
-
-    def append(self, new: Tensor, seen: int) -> Tensor:
-        """Store `new`, which follows `seen` entries, and return all that its tokens may look at: past and new.
-
-        A piece is returned whole, however much longer than the ring: its early rows need what they can see.
-        """
-        length = new.shape[self.dim]
-        total = seen + length
-        if seen == 0:
-            self._write(new, 0)
-            return new
-        if self.reach is None or length == 1 or total <= self.reach:
-            # One token may take the slot of the oldest: that one is just out of its reach.
-            held = self._write(new, seen)
-            return held.narrow(self.dim, 0, total if self.reach is None else min(total, self.reach))
-        assert self.held is not None
-        past = self.held.narrow(self.dim, 0, min(seen, self.reach))
-        both = torch.cat([past, new.detach()], dim=self.dim)
-        self._write(new, seen)
-        return both
-
-    def _write(self, new: Tensor, seen: int) -> Tensor:
-        new = new.detach()
-        length = new.shape[self.dim]
-        held = self._room(new, seen + length)
-        if self.reach is None:
-            held.narrow(self.dim, seen, length).copy_(new)
-            return held
-        kept = min(length, self.reach)
-        slot = (seen + length - kept) % self.reach
-        first = min(kept, self.reach - slot)
-        held.narrow(self.dim, slot, first).copy_(new.narrow(self.dim, length - kept, first))
-        if first < kept:
-            held.narrow(self.dim, 0, kept - first).copy_(new.narrow(self.dim, length - kept + first, kept - first))
-        return held
-
-    def _room(self, new: Tensor, total: int) -> Tensor:
-        """`held` with slots for `total` entries, or all that the ring may have."""
-        wanted = total if self.reach is None else min(total, self.reach)
-        old = self.held
-        if old is not None and old.shape[self.dim] >= wanted:
-            return old
-        if old is not None:
-            wanted = max(wanted, old.shape[self.dim] + max(GROWTH, old.shape[self.dim] // 64))
-        wanted = -(-wanted // GROWTH) * GROWTH
-        shape = list(new.shape)
-        shape[self.dim] = wanted if self.reach is None else min(wanted, self.reach)
-        # A tensor made in inference mode could not be written outside of it.
-        with torch.inference_mode(False):
-            held = new.new_empty(shape)
-        if old is not None:
-            held.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
-        self.held = held
-        return held
+Column = Store | Blocks
 
 
 class _Places:
     """Where the cached entries stand, shared by all layers of one reach, in the slot order of their keys."""
 
-    def __init__(self, reach: int | None, sink_tokens: int | None) -> None:
-        self.kept = None if sink_tokens is None else KeptPlaces(sink_tokens)
-        self.index = _Store(reach, dim=1)
-        self.position = _Store(reach, dim=1)
-        self.document = _Store(reach, dim=1)
+    def __init__(self, spec: LayerSpec, settings: CacheSettings) -> None:
+        self.kept = None if spec.sink_tokens is None else KeptPlaces(spec.sink_tokens)
+        self.index, self.position, self.document = (_column(spec, settings, 1, AsItIs()) for _ in range(3))
         self._of: Tokens | None = None
         self._keys: Tokens | None = None
 
@@ -119,15 +58,15 @@ class _Places:
                 self.document.append(tokens.document, 0)
             return tokens
         # Columns not stored so far begin here: positions that equalled indices, documents not given (all 0).
-        if tokens.position is not tokens.index and self.position.held is None:
-            assert self.index.held is not None
-            self.position.held = self.index.held.clone()
-        if tokens.document is not None and self.document.held is None:
-            assert self.index.held is not None
-            self.document.held = torch.zeros_like(self.index.held)
+        if tokens.position is not tokens.index and self.position.empty:
+            self.position = copy.deepcopy(self.index)
+        if tokens.document is not None and self.document.empty:
+            self.document = copy.deepcopy(self.index)
+            for held in _tensors(self.document):
+                held.zero_()
         index = self.index.append(tokens.index, seen)
         position = index
-        if self.position.held is not None:
+        if not self.position.empty:
             position = self._extend(self.position, tokens.position, seen)
         document = None
         if tokens.document is not None:
@@ -135,23 +74,36 @@ class _Places:
         return Tokens(index, position, document)
 
     @staticmethod
-    def _extend(column: _Store, new: Tensor, seen: int) -> Tensor:
+    def _extend(column: Column, new: Tensor, seen: int) -> Tensor:
         """Append where either side may have one row for all."""
-        assert column.held is not None
-        rows = max(new.shape[0], column.held.shape[0])
-        if column.held.shape[0] < rows:
-            column.held = column.held.expand(rows, -1).clone()
+        rows = max(new.shape[0], *(held.shape[0] for held in _tensors(column)))
+        for store in column.stores():
+            if store.held is not None and store.held.shape[0] < rows:
+                store.held = store.held.expand(rows, -1).clone()
         return column.append(new.expand(rows, -1), seen)
 
 
-class LayerCache:
-    """Keys and values of one layer."""
+def _column(spec: LayerSpec, settings: CacheSettings, dim: int, codec: Codec) -> Column:
+    """An empty store of a layer's entries; `codec` is for layers that are held in few bits."""
+    if not settings.quantises(spec):
+        return Store(spec.reach, dim)
+    return Blocks(spec.reach, settings.old_blocks(spec), dim, settings.residual, codec)
 
-    def __init__(self, owner: KVCache, reach: int | None, places: _Places) -> None:
+
+def _tensors(column: Column | Kept) -> list[Tensor]:
+    return [store.held for store in column.stores() if store.held is not None]
+
+
+class LayerCache:
+    """Keys and values of one layer; `spec` is the layer as it is computed with this cache."""
+
+    def __init__(self, owner: KVCache, spec: LayerSpec, settings: CacheSettings, places: _Places) -> None:
+        self.spec = spec
         self._owner = owner
         self._places = places
-        self.keys = _Store(reach, dim=2)
-        self.values = _Store(reach, dim=2)
+        bits, block = settings.bits or 0, settings.residual
+        self.keys = _column(spec, settings, 2, KeyCodec(bits, settings.group, block))
+        self.values = _column(spec, settings, 2, ValueCodec(bits, block))
         self.kept_keys, self.kept_values = Kept(), Kept()
 
     def append(
@@ -169,26 +121,52 @@ class LayerCache:
             all_k, all_v = self.kept_keys.append(k, all_k, kept), self.kept_values.append(v, all_v, kept)
         return all_k, all_v, places
 
+    def parts(self) -> list[Column | Kept]:
+        return [self.keys, self.values, self.kept_keys, self.kept_values]
+
     def nbytes(self) -> int:
-        stores = (self.keys, self.values, self.kept_keys, self.kept_values)
-        return sum(store.held.untyped_storage().nbytes() for store in stores if store.held is not None)
+        return sum(held.untyped_storage().nbytes() for part in self.parts() for held in _tensors(part))
+
+    def used_bytes(self) -> int:
+        return sum(part.used_bytes(self._owner.past.seen) for part in self.parts())
 
 
 class KVCache:
     """What a decoder remembers of the tokens it has seen; `len(cache)` counts them, padding included."""
 
     def __init__(
-        self, specs: Sequence[LayerSpec], batch_size: int, dtype: torch.dtype, device: torch.device | str
+        self,
+        specs: Sequence[LayerSpec],
+        batch_size: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        settings: CacheSettings = CacheSettings(),  # noqa: B008  # frozen
     ) -> None:
+        """Raises ConfigError where a setting would change nothing in this plan."""
+        settings.check(specs)
         self.batch_size = batch_size
         self.dtype = dtype
         self.device = torch.device(device)
+        self.settings = settings
         self.past = Past(0, None, None)
         places: dict[tuple[int | None, int | None], _Places] = {}
         self.layers = []
-        for spec in specs:
+        for given in specs:
+            spec = settings.applied(given)
             key = (spec.reach, spec.sink_tokens)
-            self.layers.append(LayerCache(self, spec.reach, places.setdefault(key, _Places(*key))))
+            if key not in places:
+                places[key] = _Places(spec, settings)
+            self.layers.append(LayerCache(self, spec, settings, places[key]))
+
+    def pieces(self, length: int) -> list[int]:
+        """The sizes in which the next `length` tokens must come: all at once, but for caches in few bits, of whose
+        blocks each ends a piece."""
+        if self.settings.bits is None:
+            return [length]
+        block = self.settings.residual
+        first = min(length, block - self.past.seen % block)
+        rest = length - first
+        return [first, *[block] * (rest // block), *([rest % block] if rest % block else [])]
 
     def __len__(self) -> int:
         return self.past.seen
@@ -205,11 +183,17 @@ class KVCache:
         other.batch_size = rows
         # Where the entries stand is held once for all rows.
         for layer in other.layers:
-            for store in (layer.keys, layer.values, layer.kept_keys, layer.kept_values):
-                if store.held is not None:
-                    store.held = store.held.repeat_interleave(rows, dim=0)
+            for part in layer.parts():
+                for store in part.stores():
+                    if store.held is not None:
+                        store.held = store.held.repeat_interleave(rows, dim=0)
         return other
 
     def nbytes(self) -> int:
-        """Bytes held for keys and values (the few integers that say where they stand are not counted)."""
+        """Bytes allocated for keys and values, with their scales and room to grow (the few integers that say where
+        they stand are not counted)."""
         return sum(layer.nbytes() for layer in self.layers)
+
+    def used_bytes(self) -> int:
+        """Those that hold something; `nbytes` exceeds them by the room to grow, 1/64 or some tens of tokens."""
+        return sum(layer.used_bytes() for layer in self.layers)

@@ -68,6 +68,12 @@ class Kept:
     def __init__(self) -> None:
         self.held: Tensor | None = None
 
+    def stores(self) -> list[Kept]:
+        return [self]
+
+    def used_bytes(self, total: int) -> int:
+        return 0 if self.held is None else self.held.nbytes
+
     def append(
         self, new: Float[Tensor, "B G T K"], ring: Float[Tensor, "B G Tr K"], where: KeptPlaces
     ) -> Float[Tensor, "B G Tk K"]:

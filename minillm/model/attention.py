@@ -83,11 +83,12 @@ class Attention(nn.Module):
         self, x: Float[Tensor, "B T D"], context: StepContext, cache: LayerCache | None = None
     ) -> Float[Tensor, "B T D"]:
         q, k, v = self.project(x, context)
-        keys = context.tokens
+        keys, spec = context.tokens, self.spec
         if cache is not None:
+            spec = cache.spec  # what is seen may be less, where the cache forgets
             k, v, keys = cache.append(k, v, context.tokens)
         out = attend(
-            q, k, v, self.spec, queries=context.tokens, keys=keys, context=context, position=self.position,
+            q, k, v, spec, queries=context.tokens, keys=keys, context=context, position=self.position,
             sinks=self.sinks, backend=self.backend,
         )  # fmt: skip
         out = out.transpose(1, 2).flatten(2)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from minillm.attention.cache_settings import CacheSettings
 from minillm.config.layers import LayerSpec
 from minillm.config.schema import ModelConfig
 from minillm.model.decoder import build_model
@@ -48,8 +49,18 @@ class Cost:
     layers: tuple[LayerCost, ...]
 
 
-def cost(config: ModelConfig, seq_len: int, bytes_per_value: int = 4) -> Cost:
-    """Count `config` at `seq_len` tokens; `bytes_per_value` is the cache's: 4 in float32, 2 in bfloat16."""
+def cost(
+    config: ModelConfig,
+    seq_len: int,
+    bytes_per_value: int = 4,
+    cache: CacheSettings = CacheSettings(),  # noqa: B008  # frozen
+) -> Cost:
+    """Count `config` at `seq_len` tokens.
+
+    Args:
+        bytes_per_value: of the cache: 4 in float32, 2 in bfloat16.
+        cache: what `kv_bytes` counts; all else is counted as trained.
+    """
     model = build_model(config, device="meta")
     parameters = sum(p.numel() for p in model.parameters())
     embedding = model.embed_tokens.weight.numel()
@@ -61,7 +72,7 @@ def cost(config: ModelConfig, seq_len: int, bytes_per_value: int = 4) -> Cost:
         LayerCost(
             forward_flops_per_token=dense + pairs,
             kv_bytes_per_token=spec.kv_bytes_per_token(bytes_per_value),
-            kv_bytes=kv_bytes(spec, seq_len, bytes_per_value),
+            kv_bytes=kv_bytes(spec, seq_len, bytes_per_value, cache),
             flops_share=(dense + pairs) / forward,
         )
         for spec, dense, pairs in zip(config.layers, matrices, scores, strict=True)
@@ -94,9 +105,14 @@ def _matrix_weights(layer: nn.Module) -> int:
     )
 
 
-def kv_bytes(spec: LayerSpec, length: int, bytes_per_value: int = 4) -> int:
+def kv_bytes(
+    spec: LayerSpec,
+    length: int,
+    bytes_per_value: int = 4,
+    cache: CacheSettings = CacheSettings(),  # noqa: B008  # frozen
+) -> int:
     """Bytes of keys and values that one sequence of `length` tokens keeps in this layer's cache."""
-    return spec.cached_tokens(length) * spec.kv_bytes_per_token(bytes_per_value)
+    return cache.kv_bytes(spec, length, bytes_per_value)
 
 
 def training_memory_bytes(config: ModelConfig, tokens: int, seq_len: int, activation_bytes: int = 4) -> int:

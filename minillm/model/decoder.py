@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 from typing import Literal, cast
 
 import torch
@@ -21,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from minillm.attention.cache import KVCache
+from minillm.attention.cache_settings import CacheSettings
 from minillm.attention.tokens import StepContext, arrange
 from minillm.config.layers import LayerSpec
 from minillm.config.schema import ModelConfig
@@ -101,6 +103,8 @@ class Decoder(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Hidden states after the last norm; arguments as in `forward`."""
         batch, length = tokens.shape
+        if cache is not None and len(sizes := cache.pieces(length)) > 1:
+            return self._in_pieces(sizes, tokens, document_ids, positions, cache)
         past = None if cache is None else cache.past
         placed = arrange(batch, length, tokens.device, document_ids, positions, past)
         context = StepContext(placed, contiguous=past is None or past.seen == 0, past=past)
@@ -110,6 +114,20 @@ class Decoder(nn.Module):
         if cache is not None:
             cache.advance(placed)
         return self.norm(x)
+
+    def _in_pieces(
+        self,
+        sizes: Sequence[int],
+        tokens: Int[Tensor, "B T"],
+        document_ids: Int[Tensor, "B T"] | None,
+        positions: Int[Tensor, "#B T"] | None,
+        cache: KVCache,
+    ) -> Float[Tensor, "B T D"]:
+        """`hidden` of one piece of the text after another."""
+        parts = tokens.split(list(sizes), dim=-1)
+        ids = [None] * len(sizes) if document_ids is None else document_ids.split(list(sizes), dim=-1)
+        places = [None] * len(sizes) if positions is None else positions.split(list(sizes), dim=-1)
+        return torch.cat([self.hidden(*part, cache) for part in zip(parts, ids, places, strict=True)], dim=1)
 
     def embed(self, tokens: Int[Tensor, "B T"], position: Int[Tensor, "#B T"]) -> Float[Tensor, "B T D"]:
         """Token embeddings, scaled, plus position embeddings where the plan has them, normed where the block says."""
@@ -149,10 +167,11 @@ class Decoder(nn.Module):
             reduction,
         )
 
-    def new_cache(self, batch_size: int) -> KVCache:
-        """An empty cache in the dtype and on the device of the weights."""
+    def new_cache(self, batch_size: int, settings: CacheSettings = CacheSettings()) -> KVCache:  # noqa: B008  # frozen
+        """An empty cache in the dtype and on the device of the weights; `settings` may ask for fewer bits or less
+        memory of the past, which changes logits (attention/cache_settings.py)."""
         weight = self.embed_tokens.weight
-        return KVCache(self.layer_specs, batch_size, weight.dtype, weight.device)
+        return KVCache(self.layer_specs, batch_size, weight.dtype, weight.device, settings)
 
     def reset_parameters(self, seed: int) -> None:
         """Draw all weights anew: the same weights for the same seed on any device and under any sharding."""

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from minillm.attention import sdpa as sdpa_module
 from minillm.attention.backends import attend, unsupported
-from minillm.attention.cache import GROWTH, KVCache
+from minillm.attention.cache import KVCache
+from minillm.attention.stores import GROWTH
 from minillm.attention.tokens import StepContext, Tokens, arrange
 from minillm.config.layers import LayerSpec
 from minillm.errors import MinillmError

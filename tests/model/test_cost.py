@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from minillm.attention.cache import GROWTH
+from minillm.attention.stores import GROWTH
 from minillm.config.expand import Heads
 from minillm.model.cost import cost, kv_bytes, score_flops_per_token, training_memory_bytes
 from minillm.model.decoder import build_model
