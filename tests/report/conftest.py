@@ -19,12 +19,13 @@ from minillm.evaluation.runs import Run
 LENGTHS = (1, 2, 4, 8, 16)
 
 
-def length_rows(train_length: int, worse: float, table: bool) -> list[dict[str, Any]]:
-    """Three documents of 100 tokens; each doubling of the context adds `worse` nats; `table` ends at 1x."""
+def length_rows(train_length: int, worse: float, table: bool, lift: float = 0.0) -> list[dict[str, Any]]:
+    """Three documents of 100 tokens; each doubling of the context adds `worse` nats, and all losses have `lift` more;
+    `table` ends at 1x."""
     rows = []
     for protocol in ("position", "same_target", "non_overlapping", "strided"):
         for i, multiple in enumerate(LENGTHS):
-            losses = [3.0 + 0.1 * d + worse * i for d in range(3)]
+            losses = [3.0 + 0.1 * d + worse * i + lift for d in range(3)]
             value = sum(losses) / 3
             row = {
                 "metric": "nll",
@@ -79,6 +80,7 @@ def make_evaluation(tmp_path: Path) -> Callable[..., Evaluation]:
         *overrides: str,
         name: str = "run",
         worse: float = 0.0,
+        lift: float = 0.0,
         table: bool = False,
         suites: tuple[str, ...] = ("length_perplexity", "cost"),
         metrics: bool = True,
@@ -86,7 +88,8 @@ def make_evaluation(tmp_path: Path) -> Callable[..., Evaluation]:
         settings: dict[str, Any] | None = None,
         decided: dict[str, Any] | None = None,
     ) -> Evaluation:
-        """A run of these overrides whose loss changes by `worse` nats with each doubling of the context."""
+        """A run of these overrides whose loss changes by `worse` nats with each doubling of the context, and has
+        `lift` more."""
         config = composed(overrides)
         train_length = config.model.max_position_embeddings
         folder = tmp_path / "runs" / name
@@ -100,7 +103,7 @@ def make_evaluation(tmp_path: Path) -> Callable[..., Evaluation]:
                     "train/loss": 8 - s / 100,
                     "train/tokens_per_second": 8192,
                 }
-                | ({"val/loss": 8.1 - s / 100, "val/bits_per_byte": 2.5 - s / 1000} if s % 100 == 0 else {})
+                | ({"val/loss": 8.1 + lift - s / 100, "val/bits_per_byte": 2.5 - s / 1000} if s % 100 == 0 else {})
                 for s in range(1, 601)
             ]
             (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(p)}\n" for p in points) + '{"step": 6')
@@ -120,7 +123,7 @@ def make_evaluation(tmp_path: Path) -> Callable[..., Evaluation]:
                 "precision": "fp32",
                 **(settings or {}),
             }
-            rows = length_rows(train_length, worse, table)
+            rows = length_rows(train_length, worse, table, lift)
             results["length_perplexity"] = {"suite": "length_perplexity", "settings": own, "rows": rows, "seconds": 1.0}
         if "cost" in suites:
             own = {"lengths": list(LENGTHS), "machine": "a processor", "threads": 2, **(settings or {})}
