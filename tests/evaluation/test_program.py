@@ -49,6 +49,35 @@ def test_two_runs_give_results_of_their_own_and_one_comparison(
     assert "Traceback" not in said.err
 
 
+def test_seeds_of_two_arms_are_put_together(make_run: Callable[..., Path], tmp_path: Path) -> None:
+    """Values of each seed are those of its own eval folder, and the paired difference is of the same documents."""
+    arms, seeds = ("rope", "swa_only"), (1, 2)
+    for arm in arms:
+        for seed in seeds:
+            make_run(tmp_path / f"{arm}-{seed}", f"model={arm}", f"seed={seed}", weights_seed=seed)
+    out = tmp_path / "out"
+    command = [f"runs=[{tmp_path}/rope-*,{tmp_path}/swa_only-*]", f"out={out}", "suites=length_perplexity"]
+    assert program(command) == 0
+    with (out / "seeds.csv").open() as file:
+        table = [r for r in csv.DictReader(file) if r["suite"] == "length_perplexity"]
+
+    def saved(arm: str, seed: int, metric: str) -> float:
+        rows = rows_of(tmp_path / f"{arm}-{seed}", "length_perplexity")
+        (row,) = [r for r in rows if (r["protocol"], r["metric"], r["length"]) == ("same_target", metric, 64)]
+        return float(row["value"])
+
+    (change,) = [r for r in table if (r["variant"], r["metric"], r["length"]) == ("rope", "nll_change", "64")]
+    assert [float(v) for v in change["values"].split()] == pytest.approx(
+        [saved("rope", s, "nll_change") for s in seeds]
+    )
+    assert float(change["low"]) <= float(change["mean"]) <= float(change["high"])
+    (paired,) = [r for r in table if r["against"] and r["length"] == "64"]
+    assert (paired["variant"], paired["against"], paired["note"]) == ("swa_only", "rope", "")
+    differences = [saved("swa_only", s, "nll") - saved("rope", s, "nll") for s in seeds]
+    assert [float(v) for v in paired["values"].split()] == pytest.approx(differences)
+    assert "## Over seeds" in (out / "report.md").read_text()
+
+
 def test_what_was_measured_is_reused_until_something_changes(
     make_run: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
