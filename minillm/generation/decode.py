@@ -8,14 +8,15 @@ ids = generate(model, [[1, 5, 9], [1, 7]], max_new_tokens=20, temperature=0.8, t
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
+from minillm.attention.cache import KVCache
+from minillm.attention.cache_settings import CacheSettings
 from minillm.errors import ConfigError
+from minillm.generation.sampling import Repetition, Sampling, generators_for, pick
 from minillm.model.decoder import Decoder
 
 PREFILL_TOKENS = 8192
@@ -30,31 +31,44 @@ def generate(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    seed: int | None = None,
+    seed: int | Sequence[int] | None = None,
     stop_ids: Sequence[int] = (),
-    stop_when: Callable[[list[int]], bool] | None = None,
+    stop_when: Callable[[int, list[int]], bool] | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    cache: CacheSettings = CacheSettings(),  # noqa: B008  # frozen
 ) -> list[list[int]]:
     """Continue each prompt; the lists returned hold the new ids only.
 
     Args:
         prompts: one list of ids each, at least one id long; lengths may differ, and no row sees another's padding.
-        temperature: 0 is greedy. Applied before top_k and top_p, which then cut the sharpened distribution.
+        temperature: 0 is greedy. Applied before top_k, top_p and min_p, which then cut the sharpened distribution.
         top_k: sample among the k likeliest; None or 0 keeps all.
         top_p: sample among the likeliest whose probabilities sum to p; the likeliest is always kept.
-        seed: of the sampling, which then depends on a row's place in the batch but not on its batch-mates.
+        seed: of the sampling, which then depends on a row's place in the batch but not on its batch-mates; or one seed
+            for each prompt, and then not on its place either.
         stop_ids: a row ends after any of these, which is kept as its last id.
-        stop_when: a row ends once this is true of its new ids; asked after each of them.
+        stop_when: called with a row's number and its new ids after each of them (but for stop_ids); where it is true
+            the row ends. Text can be shown from here while it is made.
+        min_p: sample among those at least so likely as min_p times the likeliest; None or 0 keeps all.
+        repetition_penalty: above 1, ids that the row holds already become less likely (`Repetition`).
+        cache: how keys and values are kept. In fewer bits, a row's logits depend a little on how far it is padded, so
+            on the longest prompt beside it.
 
     Raises:
-        ConfigError: for an empty prompt, an id outside the vocabulary or a setting out of range.
+        ConfigError: for an empty prompt, an id outside the vocabulary or a setting out of range; for a `cache` other
+            than the exact one where the text gets longer than any cache is good for (see above).
     """
-    _check(model, prompts, max_new_tokens, temperature, top_k, top_p)
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
+    _check(model, prompts, max_new_tokens)
     if not prompts or max_new_tokens == 0:
         return [[] for _ in prompts]
     was_training = model.training
     model.eval()
     try:
-        return _decode(model, prompts, max_new_tokens, temperature, top_k, top_p, seed, set(stop_ids), stop_when)
+        device = model.embed_tokens.weight.device
+        generators = generators_for(seed, len(prompts), device)
+        return _decode(model, prompts, max_new_tokens, sampling, generators, set(stop_ids), stop_when, cache)
     finally:
         model.train(was_training)
 
@@ -63,29 +77,29 @@ def _decode(
     model: Decoder,
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int | None,
+    sampling: Sampling,
+    generators: Sequence[torch.Generator | None],
     stop_ids: set[int],
-    stop_when: Callable[[list[int]], bool] | None,
+    stop_when: Callable[[int, list[int]], bool] | None,
+    settings: CacheSettings,
 ) -> list[list[int]]:
     device = model.embed_tokens.weight.device
     tokens, documents = _left_pad(prompts, device)
-    cache = model.new_cache(len(prompts)) if _cache_is_exact(model, tokens.shape[1] + max_new_tokens - 1) else None
+    cache = _cache(model, len(prompts), tokens.shape[1] + max_new_tokens - 1, settings)
     step = tokens.shape[1] if cache is None else max(1, PREFILL_TOKENS // len(prompts))
     for start in range(0, tokens.shape[1], step):
         ids = None if documents is None else documents[:, start : start + step]
         hidden = model.hidden(tokens[:, start : start + step], document_ids=ids, cache=cache)
-    generators = [_generator(seed, row, device) for row in range(len(prompts))]
+    repetition = Repetition(sampling.repetition_penalty, prompts, model.config.vocab_size, device)
     out: list[list[int]] = [[] for _ in prompts]
     open_rows = set(range(len(prompts)))
     for new in range(max_new_tokens):
-        chosen = pick(model.logits(hidden[:, -1:])[:, -1], temperature, top_k, top_p, generators)
+        chosen = pick(repetition.apply(model.logits(hidden[:, -1:])[:, -1]), sampling, generators)
+        repetition.add(chosen)
         for row, token in enumerate(chosen.tolist()):
             if row in open_rows:
                 out[row].append(token)
-                if token in stop_ids or (stop_when is not None and stop_when(out[row])):
+                if token in stop_ids or (stop_when is not None and stop_when(row, out[row])):
                     open_rows.discard(row)
         if not open_rows or new == max_new_tokens - 1:
             break
@@ -99,10 +113,19 @@ def _decode(
     return out
 
 
-def _cache_is_exact(model: Decoder, length: int) -> bool:
-    """Does decoding with a cache give the logits of decoding without one, for texts of up to `length` tokens?"""
-    limits = (spec.position.cache_limit for spec in model.layer_specs)
-    return all(limit is None or length <= limit for limit in limits)
+def _cache(model: Decoder, rows: int, length: int, settings: CacheSettings) -> KVCache | None:
+    """A cache for texts of up to `length` tokens, or None where none gives the logits of decoding without one."""
+    for spec in model.layer_specs:
+        limit = spec.position.cache_limit
+        if limit is not None and length > limit:
+            if settings.exact:
+                return None
+            raise ConfigError(
+                f"cache: layer {spec.index} (position '{spec.position.scheme}') changes its keys once a text is longer "
+                f"than {limit} tokens, so that no cache is exact, and this one may get {length} tokens long. Allowed: "
+                "fewer tokens, or the cache of kind full without evict."
+            )
+    return model.new_cache(rows, settings)
 
 
 def _left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -116,48 +139,7 @@ def _left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[T
     return tokens, None if all(len(p) == longest for p in prompts) else documents
 
 
-def pick(
-    logits: Float[Tensor, "B V"],
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    generators: Sequence[torch.Generator | None],
-) -> Int[Tensor, "B"]:
-    """One id per row: the likeliest, or one drawn after temperature, then top_k, then top_p."""
-    best = logits.argmax(dim=-1)
-    if temperature == 0:
-        return best
-    # Relative to the best first: a tiny temperature then gives 0 and -inf, never NaN.
-    scaled = (logits - logits.gather(1, best[:, None])).double() / temperature
-    if top_k and top_k < logits.shape[-1]:
-        # By place and not by value: of equal logits no more than top_k are kept.
-        kept = scaled.topk(top_k, dim=-1)
-        scaled = torch.full_like(scaled, float("-inf")).scatter(1, kept.indices, kept.values)
-    probs = torch.softmax(scaled, dim=-1)
-    if top_p is not None and top_p < 1:
-        ordered, order = probs.sort(dim=-1, descending=True)
-        before = ordered.cumsum(dim=-1) - ordered
-        ordered = ordered.masked_fill(before >= top_p, 0.0)
-        probs = torch.zeros_like(probs).scatter(1, order, ordered)
-    rows = [torch.multinomial(p, 1, generator=g) for p, g in zip(probs, generators, strict=True)]
-    return torch.cat(rows)
-
-
-def _generator(seed: int | None, row: int, device: torch.device) -> torch.Generator | None:
-    if seed is None:
-        return None
-    # 32 bits, well mixed: torch's CPU generator drops what is above them.
-    return torch.Generator(device=device).manual_seed(zlib.crc32(f"{seed}:{row}".encode()))
-
-
-def _check(
-    model: Decoder,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-) -> None:
+def _check(model: Decoder, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
     vocab_size = model.config.vocab_size
     for row, prompt in enumerate(prompts):
         if len(prompt) == 0:
@@ -167,9 +149,3 @@ def _check(
             raise ConfigError(f"prompts[{row}] holds the id {wrong}; the model knows 0 to {vocab_size - 1}.")
     if max_new_tokens < 0:
         raise ConfigError(f"max_new_tokens = {max_new_tokens}: must not be negative.")
-    if not temperature >= 0:
-        raise ConfigError(f"temperature = {temperature}: must be 0 (greedy) or above.")
-    if top_k is not None and top_k < 0:
-        raise ConfigError(f"top_k = {top_k}: must not be negative.")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ConfigError(f"top_p = {top_p}: must be above 0 and at most 1.")

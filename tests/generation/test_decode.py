@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from minillm import generation
 from minillm.errors import ConfigError, PositionUndefined
-from minillm.generation import generate, pick
+from minillm.generation import decode as generation
+from minillm.generation import generate
+from minillm.generation.sampling import Sampling, pick
 from minillm.model.decoder import Decoder
 from tests.model.small import LENGTH, VOCAB, config, ids, large
 
@@ -168,9 +169,8 @@ LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0, -2.0]])
 def drawn(logits: Tensor, count: int = 2000, **settings: Any) -> list[int]:
     """Ids of `count` draws from one row."""
     generator = torch.Generator().manual_seed(0)
-    settings = {"temperature": 1.0, "top_k": None, "top_p": None, **settings}
-    rows = logits.expand(count, -1)
-    return pick(rows, **settings, generators=[generator] * count).tolist()
+    sampling = Sampling(**{"temperature": 1.0, **settings})
+    return pick(logits.expand(count, -1), sampling, [generator] * count).tolist()
 
 
 def shares(ids_: list[int], classes: int = 5) -> list[float]:

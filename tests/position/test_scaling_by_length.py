@@ -231,7 +231,7 @@ def test_generation_is_that_of_whole_texts_within_and_beyond_the_trained_length(
 def test_generation_uses_a_cache_as_far_as_it_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     model, made = decoder(SCALINGS["dynamic_ntk"]), []
     new_cache = model.new_cache
-    monkeypatch.setattr(model, "new_cache", lambda batch: made.append(batch) or new_cache(batch))
+    monkeypatch.setattr(model, "new_cache", lambda batch, *how: made.append(batch) or new_cache(batch, *how))
     prompt = ids(1, TRAINED - 4)[0].tolist()
     generate(model, [prompt], max_new_tokens=5)  # the fifth is never fed back, so 16 tokens are seen
     assert made == [1]

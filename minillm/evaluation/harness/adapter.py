@@ -157,11 +157,11 @@ class Adapter(TemplateLM):
         return batches
 
 
-def _stopper(text: Tokenizer, stops: Sequence[str]) -> Callable[[list[int]], bool]:
+def _stopper(text: Tokenizer, stops: Sequence[str]) -> Callable[[int, list[int]], bool]:
     """Whether the newest tokens hold a stop string: a token is a byte at least, so as many tokens as it has bytes."""
     enough = max(len(stop.encode()) for stop in stops) + 1
 
-    def stop_when(ids: list[int]) -> bool:
+    def stop_when(row: int, ids: list[int]) -> bool:
         tail = text.decode(ids[-enough:], skip_special_tokens=False)
         return any(stop in tail for stop in stops)
 
