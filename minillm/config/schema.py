@@ -162,6 +162,8 @@ class TrainerConfig:
     num_nodes: int = 1
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: bool | Literal["auto"] = "auto"
+    """Blocks under torch.compile; auto where the run is long enough to pay for it."""
     accumulate: int = 1
     """Micro-batches per update; data.batch_size is divided by it."""
     val_every: int = 100

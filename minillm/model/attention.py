@@ -17,7 +17,7 @@ from minillm.config.layers import LayerSpec
 from minillm.config.schema import Backend, BlockConfig
 from minillm.model.norms import HeadNorm
 from minillm.model.shared_qk import SharedQK
-from minillm.position.base import LayerPosition
+from minillm.position.base import LayerPosition, Rotary
 
 
 class Attention(nn.Module):
@@ -56,6 +56,23 @@ class Attention(nn.Module):
         self, x: Float[Tensor, "B T D"], context: StepContext
     ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B G T K"], Float[Tensor, "B G T K"]]:
         """Queries, keys and values as they meet in the scores: normalised, rotated, queries scaled by temperature."""
+        return self.qkv(x, *self.inputs(context))
+
+    def inputs(self, context: StepContext) -> tuple[Rotary | None, Tensor | None]:
+        """What `qkv` needs of where the tokens stand: rotary tables and the queries' factor, shared by equal layers."""
+        rotary = None if self.position is None else self.position.rotary(context, context.tokens)
+        if self.temperature is None:
+            return rotary, None
+        factor = context.once(
+            (self.spec.temperature, self.spec.num_attention_heads) if self._shared_temperature else self,
+            lambda: self.temperature(context.tokens.position),  # type: ignore[misc]
+        )
+        return rotary, factor
+
+    def qkv(
+        self, x: Float[Tensor, "B T D"], rotary: Rotary | None, factor: Tensor | None
+    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B G T K"], Float[Tensor, "B G T K"]]:
+        """`project` from tensors alone: what can be compiled."""
         parts = [
             part.unflatten(-1, (-1, self.spec.head_dim)).transpose(1, 2)
             for part in self.qkv_proj(x).split(self.widths, dim=-1)
@@ -65,36 +82,44 @@ class Attention(nn.Module):
         norm_last = self.spec.qk_norm is not None and self.spec.qk_norm.order == "after_rope"
         if not norm_last:
             q, k = self._norm(q, k)
-        if self.position is not None:
-            rotary = self.position.rotary(context, context.tokens)
-            if rotary is not None:
-                q, k = self.position.rotate(q, rotary), self.position.rotate(k, rotary)
+        if rotary is not None:
+            assert self.position is not None
+            q, k = self.position.rotate(q, rotary), self.position.rotate(k, rotary)
         if norm_last:
             q, k = self._norm(q, k)
-        if self.temperature is not None:
-            factor = context.once(
-                (self.spec.temperature, self.spec.num_attention_heads) if self._shared_temperature else self,
-                lambda: self.temperature(context.tokens.position),  # type: ignore[misc]
-            )
+        if factor is not None:
             q = (q * factor).to(q.dtype)
         return q, k, v
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], context: StepContext, cache: LayerCache | None = None
-    ) -> Float[Tensor, "B T D"]:
-        q, k, v = self.project(x, context)
+    def attend(
+        self,
+        q: Float[Tensor, "B H T K"],
+        k: Float[Tensor, "B G T K"],
+        v: Float[Tensor, "B G T K"],
+        context: StepContext,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "B H T K"]:
+        """The weighted sums of values, over the cache's keys and these."""
         keys, spec = context.tokens, self.spec
         if cache is not None:
             spec = cache.spec  # what is seen may be less, where the cache forgets
             k, v, keys = cache.append(k, v, context.tokens)
-        out = attend(
+        return attend(
             q, k, v, spec, queries=context.tokens, keys=keys, context=context, position=self.position,
             sinks=self.sinks, backend=self.backend,
         )  # fmt: skip
-        out = out.transpose(1, 2).flatten(2)
+
+    def output(self, x: Float[Tensor, "B T D"], attended: Float[Tensor, "B H T K"]) -> Float[Tensor, "B T D"]:
+        """Gate the heads by the layer's input where the plan says so, and project back."""
+        out = attended.transpose(1, 2).flatten(2)
         if self.gate_proj is not None:
             out = out * self.gate_proj(x).sigmoid()
         return self.o_proj(out)
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: StepContext, cache: LayerCache | None = None
+    ) -> Float[Tensor, "B T D"]:
+        return self.output(x, self.attend(*self.project(x, context), context, cache))
 
     def reset_parameters(self) -> None:
         """The parameters that stand here alone: sinks begin at 0, like one more key of score 0 (Granite)."""

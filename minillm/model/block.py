@@ -6,6 +6,7 @@ Norms carry the names of their four possible places, as in Gemma 3: before and a
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -14,9 +15,10 @@ from minillm.attention.tokens import StepContext
 from minillm.config.layers import LayerSpec
 from minillm.config.schema import ModelConfig
 from minillm.model.attention import Attention
+from minillm.model.compiled import Pieces
 from minillm.model.mlp import MLP
 from minillm.model.norms import block_norm
-from minillm.position.base import LayerPosition
+from minillm.position.base import LayerPosition, Rotary
 
 
 class Block(nn.Module):
@@ -27,6 +29,7 @@ class Block(nn.Module):
         block, width = config.block, config.hidden_size
         self.placement = block.norm_placement
         self.residual_scale = block.residual_scale
+        self.compiled: Pieces | None = None
         self.attention = Attention(spec, width, block, position, config.backend)
         self.mlp = MLP(width, config.intermediate_size, block)
         before = self.placement in ("pre", "sandwich", "parallel", "parallel_split")
@@ -40,14 +43,35 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], context: StepContext, cache: LayerCache | None = None
     ) -> Float[Tensor, "B T D"]:
+        if self.compiled is not None and cache is None and torch.is_grad_enabled():
+            q, k, v, normed = self.compiled.enter(self, x, *self.attention.inputs(context))
+            return self.compiled.leave(self, x, normed, self.attention.attend(q, k, v, context))
+        normed = self.input_layernorm(x)
+        return self.join(x, normed, self.attention(normed, context, cache))
+
+    def enter(
+        self, x: Float[Tensor, "B T D"], rotary: Rotary | None, factor: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All that comes before the scores: queries, keys and values, and the normed input."""
+        normed = self.input_layernorm(x)
+        return *self.attention.qkv(normed, rotary, factor), normed
+
+    def leave(
+        self, x: Float[Tensor, "B T D"], normed: Float[Tensor, "B T D"], attended: Float[Tensor, "B H T K"]
+    ) -> Float[Tensor, "B T D"]:
+        """All that comes after the weighted sum of values."""
+        return self.join(x, normed, self.attention.output(normed, attended))
+
+    def join(
+        self, x: Float[Tensor, "B T D"], normed: Float[Tensor, "B T D"], attended: Float[Tensor, "B T D"]
+    ) -> Float[Tensor, "B T D"]:
+        """The residual stream, from what came in, its normed form and the attention branch: adds the MLP branch."""
         if self.placement.startswith("parallel"):
-            normed = self.input_layernorm(x)
             to_mlp = normed if self.placement == "parallel" else self.pre_feedforward_layernorm(x)
-            return x + self._scaled(self.attention(normed, context, cache)) + self._scaled(self.mlp(to_mlp))
+            return x + self._scaled(attended) + self._scaled(self.mlp(to_mlp))
         if self.placement == "post":
-            x = self.post_attention_layernorm(x + self._scaled(self.attention(x, context, cache)))
+            x = self.post_attention_layernorm(x + self._scaled(attended))
             return self.post_feedforward_layernorm(x + self._scaled(self.mlp(x)))
-        attended = self.attention(self.input_layernorm(x), context, cache)
         x = x + self._scaled(self.post_attention_layernorm(attended))
         return x + self._scaled(self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))))
 

@@ -17,6 +17,7 @@ def differences(subjects: Sequence[Subject]) -> list[str]:
         ("tokens trained on", _tokens),
         ("learning rate", lambda s: s.config.optim.lr),
         ("arithmetic of training", lambda s: s.evaluation.decided.get("precision")),
+        ("compiled blocks in training", lambda s: s.evaluation.decided.get("compile", False)),
         ("device of training", lambda s: s.evaluation.decided.get("device")),
         ("version of torch in training", lambda s: s.evaluation.decided.get("torch")),
         ("depth", lambda s: s.config.model.num_hidden_layers),

@@ -12,6 +12,7 @@ the guard looks, and the optimiser moves once at the schedule's rate. `step` cou
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -20,11 +21,16 @@ import torch
 from torch import Tensor
 
 from minillm.config.schema import Config, ModelConfig
+from minillm.model.compiled import compile_blocks
+from minillm.model.cost import cost
 from minillm.model.decoder import Decoder, build_model
 from minillm.training import ranks
+from minillm.training.compilation import Compilation, decide, estimated_seconds
 from minillm.training.guard import Guard
 from minillm.training.optim import clip_gradients, make_optimizer
+from minillm.training.pace import Pace
 from minillm.training.parallel import build_sharded, gradients_shared
+from minillm.training.peak import matmul_peak
 from minillm.training.precision import Precision
 from minillm.training.schedule import learning_rate
 from minillm.training.signals import StopSignals
@@ -47,13 +53,19 @@ class TrainingModule(pl.LightningModule):
         signals: StopSignals,
         fixed: dict[str, Any],
         checkpoint: dict[str, Any] | None = None,
+        updates: int = 0,
     ) -> None:
-        """`model` has the tokenizer's vocabulary size; `fixed` goes into every checkpoint; `checkpoint` is resumed."""
+        """`model` has the tokenizer's vocabulary size; `fixed` goes into every checkpoint; `checkpoint` is resumed, and
+        `updates` are still to be done."""
         super().__init__()
         self.automatic_optimization = False
         self.cfg = cfg
         self.model_config = model
         self.precision = precision
+        self.updates_left = updates
+        self.compilation = Compilation(False, "not decided")
+        self.peak = math.nan
+        """FLOP/s of matrix products on all devices together; both are found when the processes know each other."""
         self.signals = signals
         self.fixed = fixed
         self.guard = Guard(cfg.trainer.loss_spike)
@@ -67,17 +79,20 @@ class TrainingModule(pl.LightningModule):
         """A signal came before this step's validation was done: it is repeated when the run goes on."""
         self.resumed_unfinished = False
         """The checkpoint that this part of the run began from was `unfinished`."""
-        self.update_seconds = 0.0
-        """Time spent in updates since a callback last set it to zero; `update_tokens` the same."""
-        self.update_tokens = 0
+        self.pace = Pace()
+        """What the updates of this process cost."""
+        self._ended: float | None = None
         self._seconds_before = 0.0
         self._started = time.monotonic()
+        self._flops: dict[int, float] = {}
         self._checkpoint = checkpoint
+        self._compiled_before: bool | None = None
         if checkpoint is not None:
             self.step, self.tokens = checkpoint["step"], checkpoint["tokens"]
             self.point, self.unfinished = dict(checkpoint["point"]), checkpoint["unfinished"]
             self.resumed_unfinished = self.unfinished
             self.guard.mean = checkpoint["loss_mean"]
+            self._compiled_before = checkpoint["decided"].get("compile")  # nothing is decided at step 0
             self._seconds_before = checkpoint["seconds"]
 
     def seconds(self) -> float:
@@ -97,6 +112,19 @@ class TrainingModule(pl.LightningModule):
             freeze(self.decoder, self.cfg.train_only)
             if weights is not None:
                 self.decoder.load_state_dict(weights)
+        self._measure_and_decide()
+        if self.compilation.on:
+            compile_blocks(self.decoder)
+
+    def _measure_and_decide(self) -> None:
+        """The devices' peak, and whether blocks are compiled: the same on every rank."""
+        device, data = self.trainer.strategy.root_device, self.cfg.data
+        (self.peak,) = ranks.total([matmul_peak(device.type, self.precision.dtype)], device)
+        flops = self.updates_left * data.batch_size * data.seq_len * self.flops_per_token(data.seq_len)
+        seconds = estimated_seconds(flops, self.peak, device.type)
+        decided = self.fixed["decided"]
+        self.compilation = decide(self.cfg.trainer.compile, device.type, seconds, self._compiled_before)
+        decided |= {"compile": self.compilation.on, "compile_reason": self.compilation.why}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = make_optimizer(self.decoder, self.cfg.optim)
@@ -120,6 +148,7 @@ class TrainingModule(pl.LightningModule):
             TrainingDiverged: before anything moves, see `minillm.training.guard`.
         """
         started = time.monotonic()
+        waited = 0.0 if self._ended is None else started - self._ended
         optimizer = self.optimizers()
         assert isinstance(optimizer, torch.optim.Optimizer)
         rate = learning_rate(self.step, self.cfg.optim.lr, self.cfg.schedule, self.cfg.trainer.max_steps)
@@ -152,8 +181,19 @@ class TrainingModule(pl.LightningModule):
             "train/lr": rate,
             "train/grad_norm": grad_norm,
         }
-        self.update_seconds += time.monotonic() - started
-        self.update_tokens += int(count)
+        rows = batch["tokens"]
+        flops = rows.numel() * ranks.world_size() * self.flops_per_token(rows.shape[1])
+        self.pace = self.pace.plus(Pace(time.monotonic() - started, waited, int(count), flops))
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """After the callbacks: from here to the next step, the loader is waited for."""
+        self._ended = time.monotonic()
+
+    def flops_per_token(self, length: int) -> float:
+        """Of training on rows of `length` tokens, each counted as one document."""
+        if length not in self._flops:
+            self._flops[length] = cost(self.model_config, length).flops_per_token
+        return self._flops[length]
 
     def micro_batches(self, batch: dict[str, Tensor]) -> list[tuple[Tensor, ...]]:
         """The rows of a batch in `trainer.accumulate` equal parts: (tokens, targets, documents), on our device."""

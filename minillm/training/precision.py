@@ -26,6 +26,11 @@ class Precision:
     device_type: str
     why: str
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of matrix products."""
+        return torch.bfloat16 if self.name == "bf16" else torch.float32
+
     def autocast(self) -> AbstractContextManager[None]:
         """Around every forward pass: training, validation, samples."""
         return torch.autocast(self.device_type, dtype=torch.bfloat16, enabled=self.name == "bf16")

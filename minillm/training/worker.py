@@ -8,7 +8,6 @@ decided.json, checkpoints/ and loggers' folders; the rest of the folder belongs 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -29,6 +28,7 @@ from minillm.training import ranks
 from minillm.training.begin import own_tokenizer, real_model
 from minillm.training.callbacks import metrics_file, sample
 from minillm.training.callbacks.checkpoint import Checkpoints
+from minillm.training.callbacks.decided_file import DecidedFile
 from minillm.training.callbacks.length_probe import length_probe
 from minillm.training.callbacks.logger import ToLoggers
 from minillm.training.callbacks.metrics_file import MetricsFile
@@ -41,7 +41,6 @@ from minillm.training.loggers import close_loggers, make_loggers, wandb_id_of
 from minillm.training.module import TrainingModule
 from minillm.training.parallel import make_strategy
 from minillm.training.precision import Precision, decide
-from minillm.training.run_folder import write_atomically
 from minillm.training.signals import StopSignals
 from minillm.training.state import fixed_facts
 
@@ -104,14 +103,13 @@ def _fit(
     wandb_id = checkpoint["wandb_id"] if checkpoint is not None else None
     if rank == 0:
         unfinished = checkpoint is not None and checkpoint["unfinished"]
-        _go_back_to(start - 1 if unfinished else start, run_dir, decided)
-        ranks.say(f"Arithmetic: {precision.name} ({precision.why}).")
+        _go_back_to(start - 1 if unfinished else start, run_dir)
         record = {**cfg.plain, "layer_table": [spec.to_dict() for spec in cfg.model.layers], "decided": decided}
         loggers += make_loggers(cfg, run_dir, start, wandb_id, record)
         wandb_id = wandb_id_of(loggers) or wandb_id
 
     fixed = fixed_facts(cfg, model.vocab_size, data.tokenizer.to_json(), decided, wandb_id)
-    module = TrainingModule(cfg, model, precision, signals, fixed, checkpoint)
+    module = TrainingModule(cfg, model, precision, signals, fixed, checkpoint, updates=stop_at - start)
     train = data.train_loader(cfg.data, cfg.seed, cfg.trainer.max_steps, rank, world_size)
     train.load_state_dict({"next_update": start})
     some, every = (data.val_loader(cfg.data, rank, world_size, limit) for limit in (cfg.trainer.val_batches, None))
@@ -130,6 +128,7 @@ def _fit(
         num_sanity_val_steps=0,
         logger=loggers or False,
         callbacks=[
+            DecidedFile(run_dir / "decided.json"),
             validation(some, every, data.tokens_per_byte),
             *([probe] if probe is not None else []),
             MetricsFile(run_dir / "metrics.jsonl"),
@@ -173,12 +172,11 @@ def _decide(
     return precision, {"precision": precision.name, "backends": backends, **place}
 
 
-def _go_back_to(step: int, run_dir: Path, decided: dict[str, Any]) -> None:
+def _go_back_to(step: int, run_dir: Path) -> None:
     """Drop what a killed part of the run has written after `step`: it is written again, the same."""
     metrics_file.keep_up_to(run_dir / "metrics.jsonl", step)
     sample.keep_up_to(run_dir / "samples.txt", step)
     remove_unfinished(run_dir / "checkpoints")
-    write_atomically(run_dir / "decided.json", json.dumps(decided, indent=1) + "\n")
 
 
 def _accelerator(cfg: Config) -> str:

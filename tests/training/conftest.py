@@ -61,6 +61,7 @@ def overrides(corpus: Path) -> list[str]:
         "trainer.sample_every=10",
         "trainer.sample_tokens=4",
         "trainer.precision=fp32",
+        "trainer.compile=false",
         "trainer.accelerator=cpu",
         "trainer.progress_bar=false",
     ]
@@ -87,7 +88,7 @@ def _points(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _timeless(run_dir: Path) -> list[dict[str, Any]]:
-    clock = ("time", "train/tokens_per_second")
+    clock = ("time", "train/tokens_per_second", "train/mfu", "train/data_wait")
     return [{k: v for k, v in point.items() if k not in clock} for point in _points(run_dir)]
 
 

@@ -21,6 +21,8 @@ KEYS = {
     "train/lr",
     "train/grad_norm",
     "train/tokens_per_second",
+    "train/mfu",
+    "train/data_wait",
 }
 
 

@@ -15,6 +15,7 @@ import lightning.pytorch as pl
 from minillm.training import ranks
 from minillm.training.callbacks.base import AfterUpdate, append, due
 from minillm.training.module import TrainingModule
+from minillm.training.pace import Pace
 from minillm.training.run_folder import write_atomically
 
 
@@ -23,15 +24,17 @@ class MetricsFile(AfterUpdate):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._before = Pace()
 
     def act(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         if module.unfinished or not point_due(module):
             return
         module.point["time"] = module.seconds()
-        if module.update_seconds:
-            # Of updates alone: validation, samples and checkpoints are not training speed.
-            module.point["train/tokens_per_second"] = module.update_tokens / module.update_seconds
-            module.update_seconds, module.update_tokens = 0.0, 0
+        pace, self._before = module.pace.since(self._before), module.pace
+        if pace.updating:
+            module.point["train/tokens_per_second"] = pace.tokens_per_second
+            module.point["train/mfu"] = pace.mfu(module.peak)
+            module.point["train/data_wait"] = pace.wait_share
         if ranks.rank() == 0:
             append(self.path, json.dumps(module.point) + "\n")
 

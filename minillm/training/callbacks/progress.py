@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from minillm.training import ranks
 from minillm.training.callbacks.base import AfterUpdate
 from minillm.training.module import TrainingModule
+from minillm.training.pace import Pace
 
 SECONDS_BETWEEN_LINES = 10.0
 UPDATES_OF_SPEED = 50
@@ -26,12 +27,12 @@ class ProgressLine(AfterUpdate):
     def __init__(self, stop_at: int) -> None:
         self.stop_at = stop_at
         self._bar: Progress | None = None
-        self._recent: deque[tuple[float, int]] = deque(maxlen=UPDATES_OF_SPEED + 1)
+        self._recent: deque[tuple[float, Pace]] = deque(maxlen=UPDATES_OF_SPEED + 1)
         self._last_line = float("-inf")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
-        self._recent.append((time.monotonic(), pl_module.tokens))
+        self._recent.append((time.monotonic(), pl_module.pace))
         if ranks.rank() == 0 and sys.stdout.isatty():
             columns = (TextColumn("{task.completed}/{task.total}"), BarColumn(), TextColumn("{task.description}"))
             self._bar = Progress(*columns, console=get_console())
@@ -42,7 +43,7 @@ class ProgressLine(AfterUpdate):
         if ranks.rank() != 0 or module.unfinished:
             return
         now = time.monotonic()
-        self._recent.append((now, module.tokens))
+        self._recent.append((now, module.pace))
         if "val/loss" in module.point or "final/loss" in module.point:
             ranks.say(f"step {module.step}: {held_out(module.point)}")
         if module.step == 0:  # nothing is trained yet
@@ -66,11 +67,14 @@ class ProgressLine(AfterUpdate):
             self._bar = None
 
     def _describe(self, module: TrainingModule) -> str:
-        (began, tokens_then), (now, tokens) = self._recent[0], self._recent[-1]
+        (began, before), (now, paced) = self._recent[0], self._recent[-1]
         seconds, updates = now - began, len(self._recent) - 1
-        speed = (tokens - tokens_then) / seconds if seconds > 0 else 0.0
         left = timedelta(seconds=round(seconds / updates * (self.stop_at - module.step))) if updates else "?"
-        return f"loss {module.point['train/loss']:.3f}  {speed:,.0f} tokens/s  {left} left"
+        pace = paced.since(before)
+        speed = f"{pace.tokens / seconds if seconds > 0 else 0.0:,.0f} tokens/s"
+        if pace.updating:
+            speed += f", MFU {pace.mfu(module.peak):.0%}, {pace.wait_share:.0%} waiting for data"
+        return f"loss {module.point['train/loss']:.3f}  {speed}  {left} left"
 
 
 def held_out(point: dict[str, float]) -> str:

@@ -1,0 +1,38 @@
+"""How fast this device multiplies matrices: what a training step's speed is measured against (MFU).
+
+The published peak of a chip says little on a laptop that shares its cores, so it is measured when the run starts, in
+the run's arithmetic and with its threads. MFU is the FLOPs per second that the plan needs (minillm.cost: windows and
+causality counted, every row one document) over this peak times the number of devices.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+SECONDS = 0.25
+"""Spent on measuring."""
+SIZES = {"cpu": 1024, "cuda": 8192}
+"""Width of the square matrices: large enough for the device's best speed, small enough to repeat."""
+
+
+def matmul_peak(device_type: str, dtype: torch.dtype) -> float:
+    """FLOP/s of the quickest of repeated square matrix products, a multiply-add being two.
+
+    The quickest, not the mean: what else runs on the machine only ever slows it.
+    """
+    size = SIZES[device_type]
+    left, right = (torch.ones(size, size, dtype=dtype, device=device_type) for _ in range(2))
+    _wait(device_type, left @ right)  # the first call makes threads, handles and workspaces
+    best, started = float("inf"), time.perf_counter()
+    while time.perf_counter() - started < SECONDS:
+        begun = time.perf_counter()
+        _wait(device_type, left @ right)
+        best = min(best, time.perf_counter() - begun)
+    return 2.0 * size**3 / best
+
+
+def _wait(device_type: str, result: torch.Tensor) -> None:
+    if device_type == "cuda":
+        torch.cuda.synchronize(result.device)
