@@ -20,10 +20,10 @@ COMPARE_MODELS ?= rope,nope,alibi,gemma3,rnope_swa,swa_only
 COMPARE_RUNS = $(COMPARE_DIR)/*$(firstword $(subst $(comma), ,$(COMPARE_MODELS)))-*,$(COMPARE_DIR)/*-s*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train compare figures test pretrained check clean
+.PHONY: help setup train compare bench-setup bench-quick figures test pretrained check clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP) ## make .venv with the pinned versions (EXTRAS=dev,sweep adds extras)
 
@@ -40,6 +40,15 @@ train: $(STAMP) ## the main job: train RNoPE-SWA on the embedded corpus and meas
 compare: $(STAMP) ## train six arms on equal terms, evaluate all, write one report (about an hour)
 	$(PY) train.py -m model=$(COMPARE_MODELS) hydra.sweep.dir=$(COMPARE_DIR) $(ARGS)
 	$(PY) eval.py 'runs=[$(COMPARE_RUNS)]' out=$(COMPARE_DIR)/report
+
+bench-setup: ## a venv of its own (.venv-bench) with the projects that benchmarks/ holds this one against
+	@test -n "$(PYTHON)" || { echo "minillm needs Python 3.11 or newer, and none was found." >&2; exit 1; }
+	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]' litgpt==0.5.13 x-transformers==2.31.10
+
+bench-quick: $(STAMP) ## a training step beside one peer's, in the same run: under 90 seconds
+	$(PY) benchmarks/train_step.py --length 512 --batch 4 --modes eager --rounds 5 --warmup 1 \
+		--only "ours full" "ours 1:3 windows" "transformers Llama" --out outputs/bench $(ARGS)
 
 figures: $(STAMP) ## draw the figures of docs/ again (docs/figures/*.svg)
 	$(PY) -m minillm.report.scheme_figures docs/figures
