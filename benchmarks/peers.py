@@ -1,7 +1,7 @@
 """Models of one shape from this project and from those beside it, each with the loss that its users would call.
 
-    build, why_not = PEERS["litgpt"]
-    model = build(Shape(), length=512, window=None)          # (tokens, targets) -> loss, an nn.Module
+    build = BUILDERS["litgpt"]
+    model = build(Shape(), 512, 64)          # length and window; (tokens, targets) -> loss, an nn.Module
 
 Shapes are equal where the other project lets them be: width, depth, heads, key-value heads, head width, the width of
 the MLP, vocabulary, tied embeddings. litgpt, which cannot tie them, has a head of its own: the product is the same one.
