@@ -7,6 +7,7 @@ print(tokenizer.decode(ids))
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,19 @@ def load(path: str | Path) -> tuple[Decoder, Tokenizer]:
         return load_folder(path)
     file = checkpoint_file(path)
     return restore(read_checkpoint(file), file)
+
+
+def end_ids(folder: Path, tokenizer: Tokenizer) -> list[int]:
+    """Ids that end a text by the files of a Hugging Face folder; none for a run of ours, whose marker does."""
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        try:
+            values = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        ids = values.get("eos_token_id") if isinstance(values, dict) else None
+        found += [i for i in (ids if isinstance(ids, list) else [ids]) if isinstance(i, int)]
+    return [i for i in dict.fromkeys(found) if 0 <= i < tokenizer.vocab_size and i != tokenizer.bos_id]
 
 
 def restore(state: Mapping[str, Any], file: Path) -> tuple[Decoder, Tokenizer]:

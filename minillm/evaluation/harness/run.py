@@ -5,22 +5,18 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minillm.data.tokenizer import Tokenizer
+from minillm.checkpoint import end_ids
 from minillm.errors import MinillmError
 from minillm.evaluation.settings import EvalConfig
 from minillm.hub.runs import write_tokenizer
 
 if TYPE_CHECKING:
     from minillm.evaluation.runs import OpenRun
-
-CONFIG_FILES = ("generation_config.json", "config.json")
-"""Of a Hugging Face folder: where the ids stand that end a text."""
 
 
 def facts(config: EvalConfig) -> dict[str, Any]:
@@ -67,16 +63,3 @@ def measure(opened: OpenRun, config: EvalConfig, progress: Callable[[int], None]
     with tempfile.TemporaryDirectory() as folder:
         write_tokenizer(opened.tokenizer, Path(folder), opened.train_length)
         return suite.measure(adapter, Path(folder), opened.train_length, own, config.documents, progress)
-
-
-def end_ids(folder: Path, tokenizer: Tokenizer) -> list[int]:
-    """Ids that end a text by the files of a Hugging Face folder; none for a run of ours, whose marker does."""
-    found: list[int] = []
-    for name in CONFIG_FILES:
-        try:
-            values = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        ids = values.get("eos_token_id") if isinstance(values, dict) else None
-        found += [i for i in (ids if isinstance(ids, list) else [ids]) if isinstance(i, int)]
-    return [i for i in dict.fromkeys(found) if 0 <= i < tokenizer.vocab_size and i != tokenizer.bos_id]
