@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from minillm.attention.machine import machine
 from minillm.errors import MinillmError
 
 T = TypeVar("T")
@@ -58,13 +59,15 @@ class StepContext:
     """One forward call: the query tokens, and what layers of equal specs share (tables, masks, biases).
 
     `contiguous` is True when this call's keys are exactly its queries and index == 0..T-1 (no cache, or an empty one):
-    banded and the causal fast path rely on it. `past` is what a cache has seen before, None without one.
+    banded and the causal fast path rely on it. `past` is what a cache has seen before, None without one. `machine` says
+    which kernels there are for these tokens' device.
     """
 
     def __init__(self, tokens: Tokens, contiguous: bool, past: Past | None = None) -> None:
         self.tokens = tokens
         self.contiguous = contiguous
         self.past = past
+        self.machine = machine(tokens.index.device.type)
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from minillm.config.layers import LayerSpec
 from minillm.position.base import EmbeddingScheme
 
-Backend = Literal["auto", "reference", "sdpa", "banded"]
+Backend = Literal["auto", "reference", "sdpa", "banded", "flex", "varlen"]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from minillm.attention.tokens import Tokens
 from minillm.errors import ConfigError
-from minillm.position.base import LayerPosition, LayerShape, Place, PositionScheme, register
+from minillm.position.base import LayerPosition, LayerShape, PairBias, Place, PositionScheme, register
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, "H"]:
@@ -44,6 +44,7 @@ class ALiBi(PositionScheme):
     """score += -slope[head] * distance."""
 
     place: ClassVar[Place] = "bias"
+    pairwise: ClassVar[bool] = True
 
     learned: bool = False
     """Train the slopes, layer by layer, from the fixed ones on. In the paper trained slopes extrapolated badly."""
@@ -76,6 +77,10 @@ class ALiBiBias(LayerPosition):
         key = keys.position.to(torch.float32)
         distance = (query[:, :, None] - key[:, None, :]).abs_()
         return distance[:, None] * -self.slopes(distance.device)[:, None, None]
+
+    def pair_bias(self, device: torch.device) -> PairBias:
+        slopes = self.slopes(device)
+        return lambda head, distance: -slopes[head] * distance.to(torch.float32)
 
 
 class LearnedALiBiBias(ALiBiBias):

@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -30,6 +31,8 @@ from minillm.attention.tokens import StepContext, Tokens
 from minillm.errors import ConfigError, nearest
 
 Place = Literal["nowhere", "rotation", "bias", "relative", "embedding"]
+PairBias = Callable[[Tensor, Tensor], Tensor]
+"""(head, distance), integers of any one shape, to what is added to the score there, float32."""
 
 
 class LayerShape(NamedTuple):
@@ -66,6 +69,11 @@ class LayerPosition(nn.Module):
         """What is added to the scaled scores, float32, B may be 1; None adds nothing."""
         return None
 
+    def pair_bias(self, device: torch.device) -> PairBias | None:
+        """The same as a function of one query head and one distance, |query position - key position|, which a kernel
+        computes pair by pair. None where there is no such form; the spec says so by `pairwise`."""
+        return None
+
     def scores(
         self, q: Float[Tensor, "B H Tq K"], k: Float[Tensor, "B H Tk K"], queries: Tokens, keys: Tokens
     ) -> Float[Tensor, "B H Tq Tk"]:
@@ -89,6 +97,8 @@ class PositionScheme:
     score_parts = 1
     """Products of which a score is the sum: 1 is q.k alone. Where nothing else is said, the sum is divided by
     sqrt(head_dim * score_parts)."""
+    pairwise: ClassVar[bool] = False
+    """Place "bias": its module's `pair_bias` gives a function, so that backend `flex` can compute it."""
     shared = False
     """Layers of an equal scheme and equal `shared_shape` have one module together."""
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from minillm.attention.tokens import Tokens
 from minillm.errors import ConfigError
-from minillm.position.base import LayerPosition, LayerShape, Place, PositionScheme, register
+from minillm.position.base import LayerPosition, LayerShape, PairBias, Place, PositionScheme, register
 from minillm.position.distances import count_edges, distances, log_edges
 
 
@@ -57,6 +57,7 @@ class T5(PositionScheme):
     """score += weight[bucket(distance), head]."""
 
     place: ClassVar[Place] = "bias"
+    pairwise: ClassVar[bool] = True
 
     num_buckets: int = 32
     """Rows of the table; half of them hold one distance each."""
@@ -94,3 +95,10 @@ class T5Bias(LayerPosition):
         # Not indexing: index_select's backward takes two thirds of the time, and heads come out before tokens.
         flat = weight.float().t().index_select(1, bucket.flatten())
         return flat.unflatten(1, bucket.shape).transpose(0, 1)
+
+    def pair_bias(self, device: torch.device) -> PairBias:
+        """Looked up by distance once, so that a pair costs one more look-up and no search for its bucket."""
+        far = _edges(self.num_buckets, self.max_distance)[-1]
+        bucket = t5_bucket(torch.arange(far + 1, device=device), self.num_buckets, self.max_distance)
+        table = self.buckets.weight.float().index_select(0, bucket)
+        return lambda head, distance: table[distance.clamp(max=far), head]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,14 +12,17 @@ import torch
 from minillm.attention import backends as backends_module
 from minillm.attention import mask as mask_module
 from minillm.attention import sdpa as sdpa_module
-from minillm.attention.backends import BACKENDS, attend, check, choose, unsupported
+from minillm.attention.backends import absent, attend, check, choose, unsupported
+from minillm.attention.machine import Machine
 from minillm.attention.mask import Call
 from minillm.attention.reference import reference
 from minillm.attention.tokens import StepContext, arrange
 from minillm.config.layers import LayerSpec
 from minillm.errors import ConfigError
 from minillm.position.alibi import ALiBi
-from tests.attention.cases import BIASES, LAYOUTS, assert_same, layer, random_qkv, run, sink_logits
+from minillm.position.shaw import Shaw
+from minillm.position.t5 import T5
+from tests.attention.cases import BIASES, LAYOUTS, AbsoluteBias, assert_same, layer, random_qkv, run, sink_logits
 
 MASKS = {
     "full": {},
@@ -32,6 +37,7 @@ MASKS = {
     "window of 20 and 3 kept": {"window": 20, "sink_tokens": 3},
 }
 FUSED = ["sdpa", "banded"]
+BACKENDS = ["reference", *FUSED]  # with a backward pass on CPU; the others: test_flex.py, test_varlen.py
 POSSIBLE = [
     pytest.param(backend, mask, id=f"{backend}, {mask}")
     for backend in FUSED
@@ -232,6 +238,57 @@ def test_auto_takes_bands_where_a_layer_reaches_less_far_than_the_length(
 ) -> None:
     assert choose(spec, length, "cpu", cached) == choice
     assert unsupported(choice, spec) is None
+
+
+GPU = Machine("cuda", torch.bfloat16, gradients=True, flex=True, varlen=True, varlen_windows=True)
+FLOAT32 = GPU._replace(dtype=torch.float32)
+BARE = Machine("cuda", torch.bfloat16)
+T5_BIAS = T5(num_buckets=8, max_distance=30)
+
+
+@pytest.mark.parametrize(
+    ("spec", "where", "more", "choice"),
+    [
+        pytest.param(layer(), GPU, {}, "sdpa", id="full attention has the causal flag"),
+        pytest.param(layer(sink_logits=True), GPU, {}, "sdpa", id="sinks alone too"),
+        pytest.param(layer(), GPU, {"documents": True}, "varlen", id="documents"),
+        pytest.param(layer(window=64), GPU, {}, "varlen", id="window"),
+        pytest.param(layer(window=64), GPU, {"documents": True}, "varlen", id="window and documents"),
+        pytest.param(layer(window=4096), GPU, {}, "sdpa", id="a window that hides nothing"),
+        pytest.param(layer(window=64), FLOAT32, {}, "flex", id="window in float32"),
+        pytest.param(layer(window=64), GPU._replace(varlen_windows=False), {}, "flex", id="no windows in varlen"),
+        pytest.param(layer(chunk=64), GPU, {}, "flex", id="chunk"),
+        pytest.param(layer(window=64, sink_tokens=4), GPU, {}, "flex", id="kept tokens"),
+        pytest.param(layer(window=64, sink_logits=True), GPU, {}, "flex", id="window with sinks"),
+        pytest.param(layer(position=ALiBi()), GPU, {}, "flex", id="a fixed bias"),
+        pytest.param(layer(softcap=2.0), GPU, {}, "flex", id="soft cap"),
+        pytest.param(layer(position=ALiBi(learned=True)), GPU, {}, "sdpa", id="a trained bias"),
+        pytest.param(layer(position=T5_BIAS, window=64), GPU, {}, "banded", id="a trained bias and a window"),
+        pytest.param(layer(position=Shaw()), GPU, {"documents": True}, "reference", id="relative terms"),
+        pytest.param(layer(position=AbsoluteBias()), GPU, {}, "sdpa", id="a bias without a form by distance"),
+        pytest.param(layer(window=64), GPU, {"cached": True}, "sdpa", id="cached"),
+        pytest.param(layer(softcap=2.0), GPU, {"cached": True}, "reference", id="cached, soft cap"),
+        pytest.param(layer(window=64), GPU, {"length": 100}, "sdpa", id="shorter than a block"),
+        pytest.param(layer(window=64), BARE, {}, "banded", id="a GPU whose torch has neither"),
+        pytest.param(layer(softcap=2.0), BARE, {}, "reference", id="soft cap without flex"),
+        pytest.param(layer(window=64, head_dim=4), FLOAT32, {}, "banded", id="heads too narrow for either"),
+    ],
+)
+def test_auto_on_a_gpu_goes_by_layer_and_machine(
+    spec: LayerSpec, where: Machine, more: dict[str, Any], choice: str
+) -> None:
+    wide = dataclasses.replace(spec, head_dim=spec.head_dim if spec.head_dim < 8 else 64)
+    assert choose(wide, **{"length": 2048, "where": where, **more}) == choice
+    assert unsupported(choice, wide) is None
+    assert absent(choice, wide, where) is None
+
+
+@pytest.mark.parametrize("spec", [layer(window=64), layer(softcap=2.0), layer(position=ALiBi()), layer(chunk=64)])
+def test_auto_on_cpu_never_takes_what_is_for_gpus(spec: LayerSpec) -> None:
+    for documents in (False, True):
+        for gradients in (False, True):
+            where = GPU._replace(device="cpu", gradients=gradients)
+            assert choose(spec, 4096, where, documents=documents) in BACKENDS
 
 
 @pytest.mark.parametrize("backend", FUSED)
