@@ -8,6 +8,10 @@ serves all of them. The first m * b rows, which lack m blocks before them, are a
     rows mb..mb+b  keys 0..mb+b          a block
     rows mb+b..    keys b..              the next block, the same mask
 
+Kept first tokens (`sink_tokens`) stand in front of every block's keys; m is then so large that they lie outside of its
+window, so that the mask stays one for all. In packed documents, where each block would have other first tokens, and
+under a bias, which grows with the distance to them, such a layer is a masked attention over all keys.
+
 With a cache the keys are a ring of at most `reach` entries plus the new piece: the band is already cut, and the
 piece is one masked attention.
 """
@@ -29,8 +33,6 @@ from minillm.config.layers import LayerSpec
 def unsupported(spec: LayerSpec) -> str | None:
     if spec.reach is None:
         return "has neither a window nor a chunk; 'sdpa' and 'reference' can"
-    if spec.sink_tokens is not None:
-        return "keeps first tokens visible, which lie outside the band; 'sdpa' and 'reference' can"
     return None
 
 
@@ -44,11 +46,11 @@ def blocks(reach: int) -> tuple[int, int]:
 
 
 def banded(call: Call) -> Float[Tensor, "B H T K"]:
-    reach = call.spec.reach
+    reach, kept = call.spec.reach, call.spec.sink_tokens
     assert reach is not None  # `unsupported` refuses it
-    m, b = blocks(reach)
+    m, b = blocks(reach + (kept or 0))
     length = call.q.shape[2]
-    if not call.context.contiguous or length <= m * b:
+    if not call.context.contiguous or length <= m * b or (kept is not None and not _plain(call)):
         return sdpa(call)
     if call.spec.chunk is not None and _plain(call):
         return _whole_chunks(call, call.spec.chunk)
@@ -90,13 +92,27 @@ def _head_and_blocks(call: Call, m: int, b: int) -> Float[Tensor, "B H T K"]:
     mask = call.context.once(
         ("banded", call.spec.mask_key, bias_key(call), length, call.q.dtype), lambda: _mask(call, m, b, count)
     )
+    if call.spec.sink_tokens is not None:
+        k, v = (_with_kept(x, x_head, call.spec.sink_tokens) for x, x_head in ((k, k_head), (v, v_head)))
     out = fused(fold(F.pad(q, (0, 0, 0, pad)) if pad else q, b), k, v, mask, call.spec.score_scale, sinks=call.sinks)
     return join([first, unfold(out, batch)[:, :, : length - head]])
 
 
+def _with_kept(x: Float[Tensor, "BN G span K"], head: Float[Tensor, "B G head K"], kept: int) -> Tensor:
+    """(B * count, G, kept + span, K): each block's keys or values behind those of the row's first `kept` tokens."""
+    first = head[:, None, :, :kept].expand(-1, len(x) // len(head), -1, -1, -1)
+    return torch.cat([first.flatten(0, 1), x], dim=2)
+
+
 def _mask(call: Call, m: int, b: int, count: int) -> Float[Tensor, "BN H1 b span"]:
-    """(1 or B * count, 1 or H, b, (m + 1) * b): what each block's queries see, and the bias."""
+    """(1 or B * count, 1 or H, b, kept + (m + 1) * b): what each block's queries see, and the bias."""
     spec, head, span = call.spec, m * b, (m + 1) * b
+    if spec.sink_tokens is not None:
+        # All of the kept are seen, and outside of the window: its own rule says nothing of them here.
+        index = torch.arange(span, device=call.q.device)[None]
+        queries, keys = Tokens(index[:, head:], index[:, head:], None), Tokens(index, index, None)
+        seen = visible(spec.mask_key._replace(sink_tokens=None), queries, keys)
+        return additive(F.pad(seen, (spec.sink_tokens, 0), value=True), None, call.q.dtype)
     if uniform(call):
         index = torch.arange(span, device=call.q.device)[None]
         queries, keys = Tokens(index[:, head:], index[:, head:], None), Tokens(index, index, None)

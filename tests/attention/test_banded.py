@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +16,8 @@ from minillm.attention.banded import blocks
 from minillm.attention.mask import Call
 from minillm.attention.slices import bands, fold, join, prefixes, unfold
 from minillm.attention.tokens import StepContext, arrange
+from minillm.config.layers import LayerSpec
+from minillm.position.alibi import ALiBi
 from tests.attention.cases import LAYOUTS, assert_same, layer, random_qkv, run
 
 
@@ -79,27 +83,55 @@ def test_the_blocks_before_a_block_hold_all_that_its_first_row_sees(reach: int) 
     assert (m - 1) * b < max(reach - 1, 1)  # and none in vain
 
 
-@pytest.mark.parametrize("layout", ["one document", "packed documents"])
-@pytest.mark.parametrize("kind", ["window", "chunk"])
-def test_twice_the_length_costs_twice_as_many_scores(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def scores_of(spec: LayerSpec, length: int, layout: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Scores and mask entries of one forward pass."""
     scores: list[int] = []
+    fused = sdpa_module.fused
 
     def counted(q, k, v, mask, scale, causal=False, sinks=None):  # type: ignore[no-untyped-def]
         scores.append(q.shape[0] * q.shape[2] * k.shape[2] + (0 if mask is None else mask.numel()))
         return fused(q, k, v, mask, scale, causal, sinks)
 
-    fused = sdpa_module.fused
-    monkeypatch.setattr(banded_module, "fused", counted)
-    monkeypatch.setattr(sdpa_module, "fused", counted)
-    spec = layer(**{kind: 32})
-    totals = []
-    for length in (512, 1024, 2048):
-        scores.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(banded_module, "fused", counted)
+        patched.setattr(sdpa_module, "fused", counted)
         run("banded", spec, random_qkv(spec, 1, length), LAYOUTS[layout](1, length), backward=False)
-        totals.append(sum(scores))
+    return sum(scores)
+
+
+@pytest.mark.parametrize("layout", ["one document", "packed documents"])
+@pytest.mark.parametrize("kind", ["window", "chunk"])
+def test_twice_the_length_costs_twice_as_many_scores(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = [scores_of(layer(**{kind: 32}), length, layout, monkeypatch) for length in (512, 1024, 2048)]
     assert totals[1] <= 2.1 * totals[0]
     assert totals[2] <= 2.1 * totals[1]
     assert totals[2] < 2048 * 32 * 5  # scores and mask entries; the square alone is 64 times 2048 * 32
+
+
+@pytest.mark.parametrize("kept", [1, 3, 30, 90])
+@pytest.mark.parametrize("window", [1, 2, 7, 20, 64])
+def test_kept_first_tokens_are_seen_once_whether_in_the_window_or_beyond(window: int, kept: int) -> None:
+    spec = layer(window=window, sink_tokens=kept)
+    m, b = blocks(window + kept)
+    for length in sorted({window, window + kept, m * b, m * b + 1, m * b + 2 * b + 3, 301}):
+        for layout in ("one document", "packed documents"):
+            tokens = LAYOUTS[layout](2, length)
+            qkv = random_qkv(spec, 2, length)
+            assert_same(run("banded", spec, qkv, tokens), run("reference", spec, qkv, tokens))
+
+
+@pytest.mark.parametrize("fields", [{"position": ALiBi()}, {"sink_logits": True}], ids=["bias", "sink logits"])
+def test_kept_first_tokens_meet_biases_and_sink_logits(fields: dict[str, Any]) -> None:
+    spec = layer(window=20, sink_tokens=3, **fields)
+    tokens = arrange(2, 203, "cpu")
+    qkv = random_qkv(spec, 2, 203)
+    assert_same(run("banded", spec, qkv, tokens), run("reference", spec, qkv, tokens))
+
+
+def test_twice_the_length_with_kept_tokens_costs_twice_as_many_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = [scores_of(layer(window=32, sink_tokens=4), n, "one document", monkeypatch) for n in (512, 1024, 2048)]
+    assert totals[1] <= 2.1 * totals[0]
+    assert totals[2] <= 2.1 * totals[1]
 
 
 def test_one_small_mask_serves_all_blocks_of_one_document() -> None:
