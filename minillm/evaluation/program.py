@@ -21,7 +21,8 @@ HELP = """Measure finished runs and write one comparison.
   python eval.py runs=outputs/a '+variants.log_n.global.temperature={type: log_n, base: 256}'   the same weights twice
 
 Each run keeps its own eval/<suite>.json, which is reused while settings and weights are the same (again=true measures
-anew). The comparison is report.html, report.md, table.csv and figures/ in the folder out.
+anew). The comparison is report.html, report.md, table.csv and figures/ in the folder out; where an arm has several
+seeds, also seeds.csv, with means over them.
 
 Keys and their defaults:
 """

@@ -290,7 +290,8 @@ FIGURES: dict[str, tuple[Callable[[Sequence[Subject]], Any], str]] = {
     "same_target.png": (
         _same_target,
         "The same target tokens read with more and more context. A flat or falling line survives the length or uses "
-        "it; the change on the right is paired over documents.",
+        "it; the change on the right is paired over documents. Bands: 95 % intervals over documents; of several seeds "
+        "(thin lines) over seeds and documents.",
     ),
     "windows.png": (
         _windows,

@@ -174,7 +174,8 @@ def details(found: Sequence[Line]) -> list[Table]:
 def _table(own: Sequence[Line], caption: str, measures: bool = False) -> Table:
     student = any(line.estimate is not None and line.estimate.t_low is not None for line in own)
     lengths = len({line.multiple for line in own}) > 1
-    header = ["variant", *(["measure"] if measures else []), *(["length"] if lengths else []), "mean", "95 % interval"]
+    header = ["variant", *(["measure"] if measures else []), *(["length"] if lengths else [])]
+    header += ["mean" if own[0].against is None else "mean difference", "95 % interval"]
     header += ["Student's, over seeds"] if student else []
     rows = []
     for line in own:

@@ -10,7 +10,7 @@ from minillm.evaluation.intervals import paired_difference
 from minillm.report import recall, wording
 from minillm.report.blocks import Table
 from minillm.report.collect import Row, Subject
-from minillm.report.groups import groups
+from minillm.report.groups import groups, over_rows, several
 
 PERPLEXITY = "length_perplexity"
 PROTOCOL_NAMES = {
@@ -152,8 +152,9 @@ def by_length(subjects: Sequence[Subject], protocol: str) -> Table | None:
 
 
 def against_first(subjects: Sequence[Subject]) -> Table | None:
-    """Same-target loss minus that of the first run, paired over documents; None where the runs read other tokens."""
-    if len(subjects) < 2:
+    """Same-target loss minus that of the first run, paired over documents; None where the runs read other tokens, and
+    where there are several seeds: runs are then compared seed by seed (`minillm.report.seeds`)."""
+    if len(subjects) < 2 or several(subjects):
         return None
     first = subjects[0]
     digests = {s.settings(PERPLEXITY).get("documents_digest") for s in subjects}
@@ -179,23 +180,35 @@ def against_first(subjects: Sequence[Subject]) -> Table | None:
 
 
 def by_position(subjects: Sequence[Subject]) -> Table | None:
-    """A line per bin of context, a column per run: bins differ in their text, so the eye should go along a line."""
+    """A line per bin of context, a column per run, or variant of several seeds: bins differ in their text, so the eye
+    should go along a line."""
     bins = list(dict.fromkeys((r["multiple"], r["bin"]) for s in subjects for r in _positions(s)))
     if not bins:
         return None
     shared = len({s.train_length for s in subjects}) == 1
+    found = groups(subjects)
     rows = []
     for multiple, name in sorted(bins):
+
+        def pick(s: Subject, multiple: float = multiple, name: str = name) -> Row | None:
+            own = [r for r in _positions(s) if r["multiple"] == multiple and (shared or r["bin"] == name)]
+            return own[0] if own else None
+
         cells = [f"{name}" if shared else f"to {multiple:g}x"]
-        for s in subjects:
-            found = [r for r in _positions(s) if r["multiple"] == multiple and (shared or r["bin"] == name)]
-            cells.append(wording.loss(found[0] if found else None))
+        for group in found:
+            own = [pick(s) for s in group.subjects]
+            if len(own) == 1 or any(row is None or row["value"] is None for row in own):
+                cells.append(wording.loss(min(own, key=lambda row: row is not None and row["value"] is not None)))
+                continue
+            mean = over_rows(group.subjects, pick)
+            cells.append("documents differ" if mean is None else wording.loss(mean._asdict()))
         if cells not in rows:
             rows.append(cells)
+    over = "documents; of several seeds, their mean, over seeds and documents" if several(subjects) else "documents"
     return Table(
-        ["tokens of context", *(s.label for s in subjects)],
+        ["tokens of context", *(group.label for group in found)],
         rows,
-        "Loss by position: nats per token [95 % interval over documents]. n is the bin's width times the documents.",
+        f"Loss by position: nats per token [95 % interval over {over}]. n is the bin's width times the documents.",
     )
 
 

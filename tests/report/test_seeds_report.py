@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minillm.evaluation.evaluate import Evaluation
-from minillm.report import content, figures, recall, seeds, write_report
+from minillm.report import content, figures, recall, seeds, tables, write_report
 from minillm.report.blocks import Bullets, Heading, Table, Warnings
 from minillm.report.collect import Subject, collect
 from minillm.report.groups import changes, groups, over_rows, repeated
@@ -247,3 +247,16 @@ def test_seeds_share_one_line_of_the_plans(arm: Callable[..., list[Evaluation]])
     assert [(row[0], row[7]) for row in card.rows] == [("rope", "1, 2"), ("nope", "1, 2")]
     listed = next(b for b in report.blocks if isinstance(b, Bullets))
     assert len([item for item in listed.items if item.startswith("rope")]) == 1
+
+
+def test_loss_by_position_has_a_column_a_variant(arm: Callable[..., list[Evaluation]]) -> None:
+    runs = [*arm("rope", {1: 0.1, 2: 0.3}), *arm("nope", {1: 0.1, 2: 0.1})]
+    for row in runs[-1].results["length_perplexity"]["rows"]:
+        if row["protocol"] == "position" and row["multiple"] == 16:
+            row |= {"value": None, "note": "not finite"}
+    table = tables.by_position(collect(runs))
+    assert table is not None
+    assert table.header[1:] == ["rope", "nope"]
+    assert table.rows[1][1].startswith("3.300 ["), "3.1, and 0.1 or 0.3 more at 2x"
+    assert table.rows[4][2] == "not finite", "one seed without a number is no mean of the other"
+    assert tables.against_first(collect(runs)) is None, "seeds are compared with their own kind"
