@@ -18,7 +18,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The folder of a script is where its neighbours are found, as when it is run."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield
-    for name in ("rounds", "peers", "train_step"):
+    for name in ("rounds", "peers", "train_step", "attention"):
         sys.modules.pop(name, None)
 
 
@@ -84,3 +84,21 @@ def test_contestants_have_the_same_shape(scripts: None) -> None:
         model = BUILDERS[name](shape, 16, 4)
         counts[name] = sum(p.numel() for p in model.parameters() if p.ndim > 1)
     assert len(set(counts.values())) == 1, counts
+
+
+def test_the_exponent_is_the_slope_of_the_logarithms(scripts: None) -> None:
+    from attention import exponent
+
+    assert exponent([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2.0)
+    assert exponent([10, 100], [5.0, 50.0]) == pytest.approx(1.0)
+
+
+def test_the_attention_benchmark_runs_to_its_figure(scripts: None, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    import attention
+
+    attention.main(["--lengths", "32", "64", "--window", "8", "--rounds", "1", "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("attention-*.json")
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["name"] for row in rows} == set(attention.layers(8))
+    assert path.with_suffix(".svg").read_text().startswith("<?xml")
