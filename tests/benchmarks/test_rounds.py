@@ -18,7 +18,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The folder of a script is where its neighbours are found, as when it is run."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield
-    for name in ("rounds", "peers", "train_step", "attention"):
+    for name in ("rounds", "peers", "train_step", "attention", "decode"):
         sys.modules.pop(name, None)
 
 
@@ -102,3 +102,22 @@ def test_the_attention_benchmark_runs_to_its_figure(scripts: None, tmp_path: Pat
     rows = json.loads(path.read_text())["rows"]
     assert {row["name"] for row in rows} == set(attention.layers(8))
     assert path.with_suffix(".svg").read_text().startswith("<?xml")
+
+
+def test_decoding_beside_transformers_gives_the_same_tokens(
+    scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    import decode
+    import peers
+
+    small = peers.Shape(vocab_size=64, hidden_size=32, num_hidden_layers=4, head_dim=8, intermediate_size=48)
+    monkeypatch.setattr(decode, "Shape", lambda: small)
+    decode.main(["--context", "40", "--window", "8", "--tokens", "5", "--rounds", "2", "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("decode-*.json")
+    rows = [row for row in json.loads(path.read_text())["rows"] if row["name"] == "ours"]
+    assert [row["model"] for row in rows] == ["cohere2", "gemma3"]
+    for row in rows:
+        assert row["same_tokens"]
+        assert row["logits_differ_by"] < 1e-5
+        assert row["times_transformers"] > 0
