@@ -12,6 +12,7 @@ from minillm.report import (
     attention_figures,
     attention_tables,
     budget,
+    harness,
     learning_rates,
     recall,
     ruler,
@@ -89,6 +90,7 @@ def compose(
         figures,
     )
     blocks += _section("RULER tasks", ruler.section(subjects), list(ruler.FIGURES), figures)
+    blocks += _section("lm-evaluation-harness", harness.section(subjects), [], figures)
     blocks += _section(
         "Cost",
         [*(tables.speeds(subjects, metric) for metric in tables.SPEED_NAMES), tables.cache_bytes(subjects)],
@@ -178,6 +180,7 @@ def _limits(subjects: Sequence[Subject]) -> list[str]:
             )
     items += attention_tables.notes(subjects)
     items += ruler.notes(subjects)
+    items += harness.notes(subjects)
     items += _document_notes(subjects)
     items += [f"{s.label}: no {suite}, as {reason}" for s in subjects for suite, reason in s.evaluation.skipped.items()]
     return items

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lm_eval.tasks.ruler import common_utils as harness
 
 from minillm.config.layers import LayerSpec
 from minillm.config.schema import ModelConfig
@@ -87,25 +88,23 @@ def test_a_number_within_a_longer_one_is_found_by_ruler_but_is_no_word_of_the_an
     assert word_match("b-a, A", ["a", "c", "b-a"]) == [True, False, True]
 
 
-def harness_all(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """The rule of lm-evaluation-harness 0.4.13 for `string_match_all`, stated again."""
-    shares = [sum(r.lower() in o.lower() for r in rs) / len(rs) for o, rs in zip(outputs, references, strict=True)]
-    return sum(shares) / len(outputs)
-
-
-def harness_part(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Its rule for `string_match_part`: the largest over samples of the found ones, of all references."""
-    found = [[r.lower() in o.lower() for r in rs] for o, rs in zip(outputs, references, strict=True)]
-    return max(sum(f) / len(f) for f in found)
-
-
 def test_the_harness_agrees_on_all_and_is_below_ruler_where_any_reference_will_do() -> None:
-    for output, references in (("12 and 34", ["12", "34"]), ("12", ["12", "34"]), ("x", ["12"])):
-        assert harness_all([output], [references]) == string_match_all(output, references)
+    shared = [
+        ("12 and 34", ["12", "34"]),
+        ("12", ["12", "34"]),
+        ("x", ["12"]),
+        ("ABC\x07def\n", ["abc", "c\nd", "f"]),
+        (" 4821937. The hills", ["4821937"]),
+    ]
+    for output, references in shared:
+        clean = harness.postprocess_pred([output])
+        assert harness.string_match_all(clean, [references]) == string_match_all(output, references)
+        # Its own `part` asks each sample alone, and is then the share that `all` is.
+        assert harness.string_match_part(clean, [references]) == string_match_all(output, references)
     # Answers of one SQuAD question: RULER asks for any of them, the harness gives the share of them.
     output, references = "in 1705", ["1705", "in 1705", "the year 1705"]
     assert string_match_part(output, references) == 1
-    assert harness_part([output], [references]) == pytest.approx(2 / 3)
+    assert harness.string_match_part([output], [references]) == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
