@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.loggers import Logger
 
-from minillm.attention.backends import choose
+from minillm.attention.backends import choose, require
+from minillm.attention.machine import machine
 from minillm.config.schema import Config, ModelConfig
 from minillm.data import TrainingData, open_data
 from minillm.errors import Interrupted
@@ -104,6 +106,8 @@ def _fit(
     if rank == 0:
         unfinished = checkpoint is not None and checkpoint["unfinished"]
         _go_back_to(start - 1 if unfinished else start, run_dir)
+        used = ", ".join(f"{name} ({count})" for name, count in Counter(decided["backends"]).items())
+        ranks.say(f"Attention by layers: {used}.")
         record = {**cfg.plain, "layer_table": [spec.to_dict() for spec in cfg.model.layers], "decided": decided}
         loggers += make_loggers(cfg, run_dir, start, wandb_id, record)
         wandb_id = wandb_id_of(loggers) or wandb_id
@@ -157,8 +161,12 @@ def _decide(
     """What `auto` stands for in this run, which its first part decides for all, and where its parts ran."""
     before = checkpoint["decided"] or None if checkpoint is not None else None  # at step 0 nothing is decided
     precision = decide(cfg.trainer.precision, device_type, before["precision"] if before else None)
+    here = machine(device_type)._replace(dtype=precision.dtype)
+    for spec in model.layers:
+        require(model.backend, spec, here)
+    # Batches say their documents, and be it that a row is one.
     backends = [
-        choose(spec, cfg.data.seq_len, device_type) if model.backend == "auto" else model.backend
+        choose(spec, cfg.data.seq_len, here, documents=True) if model.backend == "auto" else model.backend
         for spec in model.layers
     ]
     place = {

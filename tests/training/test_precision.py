@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from minillm.errors import ConfigError
+from minillm.errors import ConfigError, MinillmError
 from minillm.training import precision
 
 
@@ -69,6 +69,22 @@ def test_the_decision_is_recorded_and_outlives_a_change_of_processor(
     assert state["step"] == 3
     assert state["decided"]["precision"] == "bf16"
     assert len(state["decided"]["backends"]) == 4
+
+
+def test_the_start_says_which_attention_backends_the_layers_use(
+    train: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, "trainer.stop_at_step=1", "model.backend=sdpa")
+    assert "Attention by layers: sdpa (4)." in capsys.readouterr().out
+
+
+@pytest.mark.bug("B023")
+@pytest.mark.parametrize("backend", ["flex", "varlen"])
+def test_a_backend_that_this_machine_lacks_is_refused_before_the_first_step(
+    backend: str, train: Callable[..., Any], tmp_path: Path
+) -> None:
+    with pytest.raises(MinillmError, match=rf"backend '{backend}' cannot compute layer 0 .* here: .*'sdpa' can"):
+        train(tmp_path, "model=swa_only", f"model.backend={backend}")
 
 
 def test_a_run_that_changed_its_machine_says_so(
