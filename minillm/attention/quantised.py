@@ -127,8 +127,9 @@ class KeyCodec:
     def decode(self, parts: Sequence[Tensor], out: Float[Tensor, "B G T K"]) -> None:
         codes, scales = parts
         low, scale = scales.split(1, dim=3)
-        codes = _unpack(codes, self.bits, self.block).unflatten(2, (-1, self.group))
-        torch.addcmul(low, codes.to(out.dtype), scale, out=out.unflatten(2, (-1, self.group)))
+        groups = out.unflatten(2, (-1, self.group))
+        groups.copy_(_unpack(codes, self.bits, self.block).unflatten(2, (-1, self.group)))
+        torch.addcmul(low, groups, scale, out=groups)
 
 
 class ValueCodec:
@@ -145,7 +146,8 @@ class ValueCodec:
     def decode(self, parts: Sequence[Tensor], out: Float[Tensor, "B G T K"]) -> None:
         codes, scales = parts
         low, scale = scales.split(1, dim=3)
-        torch.addcmul(low, _unpack(codes, self.bits, self.block).to(out.dtype), scale, out=out)
+        # In three steps: addcmul takes 3.6 times as long where its inner dimension is broadcast (torch 2.13, CPU).
+        out.copy_(_unpack(codes, self.bits, self.block)).mul_(scale).add_(low)
 
 
 def _encode(x: Tensor, bits: int, dim: int) -> tuple[UInt8[Tensor, "..."], Tensor, Tensor]:
