@@ -71,6 +71,10 @@ class Subject:
         points = [m for m in self.metrics if isinstance(m.get(key), (int, float))]
         return [p["tokens"] for p in points], [p["time"] for p in points], [p[key] for p in points]
 
+    def steps(self, key: str) -> list[int]:
+        """The updates after which a key of metrics.jsonl was logged: one for each point of `curve`."""
+        return [m["step"] for m in self.metrics if isinstance(m.get(key), (int, float))]
+
     def last(self, *keys: str) -> float | None:
         """The newest value of the first of `keys` that was logged at all."""
         for key in keys:

@@ -58,12 +58,13 @@ def _training(subjects: Sequence[Subject]) -> Any:
                 axis.plot([t / scale for t in held_out[along]], held_out[2], color=style["color"], **own)
         if alone:
             continue
-        held_out_curves = [s.curve("val/loss") for s in group.subjects]
-        if any(curve[0] != held_out_curves[0][0] for curve in held_out_curves):
+        curves_of = [s.curve("val/loss") for s in group.subjects]
+        # By update: seeds of a task have seen nearly as many tokens at each, but not the same number.
+        if len({tuple(s.steps("val/loss")) for s in group.subjects}) > 1:
+            left.plot([], [], color=style["color"], lw=0.7, label=f"{group.variant} ({len(group.subjects)} seeds)")
             continue
         x, seconds, mean = (
-            [sum(part) / len(part) for part in zip(*[curve[i] for curve in held_out_curves], strict=True)]
-            for i in range(3)
+            [sum(part) / len(part) for part in zip(*[curve[i] for curve in curves_of], strict=True)] for i in range(3)
         )
         label = f"{group.variant} (mean of {len(group.subjects)} seeds)"
         left.plot([t / 1e6 for t in x], mean, color=style["color"], lw=2.2, label=label, **mark)
@@ -199,6 +200,7 @@ def _seed_lines(axis: Any, group: Group, found: dict[str, list[Row]], scale: flo
         axis.plot(x, y, color=drawn["color"], lw=0.7, alpha=0.6, **alone)
     lengths = [r["length"] for r in found[whole[0].label]]
     if any([r["length"] for r in found[s.label]] != lengths for s in whole):
+        axis.plot([], [], color=drawn["color"], lw=0.7, label=f"{group.variant} ({len(group.subjects)} seeds)")
         return
     x = [n / scale for n in lengths]
     mean = [sum(found[s.label][i]["value"] for s in whole) / len(whole) for i in range(most)]

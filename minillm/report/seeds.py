@@ -44,6 +44,8 @@ class Measure:
     shown: bool = True
     """As it is; False: as a difference between variants alone."""
     paired: bool = True
+    quoted: bool = True
+    """In the table at a glance."""
 
 
 @dataclass(frozen=True)
@@ -121,23 +123,27 @@ def headline(found: Sequence[Line]) -> Table | None:
     if not whole:
         return None
     far = {line.multiple for line in whole}
-    quoted = {m for m in far if m in (1, 4, max(far))}
+    quoted = {m for m in far if m in (4, max(far))}
     columns = {
         (line.measure.metric, line.multiple): f"{line.measure.title}{_at(line)}"
         for line in whole
-        if line.multiple in quoted
+        if line.measure.quoted and (line.multiple in quoted or line.measure.suite == TRAINING)
     }
     rows = []
     for variant in dict.fromkeys(line.variant for line in whole):
         own = {(line.measure.metric, line.multiple): line for line in whole if line.variant == variant}
-        seeds = next(iter(own.values())).seeds
-        rows.append([variant, str(len(seeds)), *(_cell(own.get(key)) for key in columns)])
+        every = len(next(iter(own.values())).seeds)
+        weak = [line for line in own.values() if line.note == recall.UNDERTRAINED or line.note.endswith("trained")]
+        trained = min((0 if line.estimate is None else len(line.estimate.seeds) for line in weak), default=every)
+        count = str(every) if trained == every else f"{every}, {trained} trained"
+        rows.append([variant, count, *(_cell(own.get(key)) for key in columns)])
     return Table(
         ["variant", "seeds", *columns.values()],
         rows,
         "Over seeds: mean [95 % interval over seeds and documents]. Losses and log-probabilities in nats per token; "
         "changes are of the loss on the same target tokens against 1x the training length; held-out numbers are known "
-        "as a whole, so their interval is over seeds alone. Each seed's numbers stand below.",
+        "as a whole, so their interval is over seeds alone. Recall beyond 1x is of the seeds that learned the task. "
+        "Each seed's numbers stand below.",
     )
 
 
@@ -150,8 +156,7 @@ def _cell(line: Line | None) -> str:
         return wording.NOTHING
     if line.estimate is None:
         return line.note
-    text = wording.loss(line.estimate._asdict(), signed=line.measure.signed)
-    return f"{text} ({line.note})" if line.note else text
+    return wording.loss(line.estimate._asdict(), signed=line.measure.signed)
 
 
 def details(found: Sequence[Line]) -> list[Table]:
@@ -279,7 +284,8 @@ EXPLAINED = [
     "are put together here; every seed is measured on the same documents or samples.",
     "Mean over seeds; 95 % interval of a bootstrap that draws seeds and documents together, both with replacement, "
     f"{DRAWS:,} times. With fewer than {SEEDS_FOR_T} seeds it is rough, and too narrow where seeds differ more than "
-    "documents do: look at the seeds themselves, which stand beside. No p-values are given.",
+    "documents do: look at the seeds themselves, which stand beside. No p-values are given. "
+    "Where all seeds are always right, or never, the interval is Wilson's, each sample counting once.",
 ]
 
 
@@ -316,5 +322,5 @@ MEASURES = (
     ),
     Measure("recall", "gold_log_probability", "gold log-probability", recall.gold_log_probability),
     Measure("recall", "token_accuracy", "token accuracy", lambda s: recall.shown(s, "token_accuracy")),
-    Measure("recall", "exact", "exact match", lambda s: recall.shown(s, "exact"), paired=False),
+    Measure("recall", "exact", "exact match", lambda s: recall.shown(s, "exact"), paired=False, quoted=False),
 )  # fmt: skip

@@ -182,7 +182,8 @@ def test_of_undertrained_seeds_nothing_is_averaged_beyond_the_training_length(ma
     assert any("rope: 2 of 3 seeds trained; seed 3 stayed below 98%" in text for text in warned)
     assert any("nope: 0 of 3 seeds trained; seeds 1, 2, 3 stayed" in text for text in warned)
     headline = by_first(seeds.headline(found))
-    assert headline["rope"]["token accuracy at 2x"].endswith("(2 of 3 seeds trained)")
+    assert [headline[arm]["seeds"] for arm in ("rope", "nope")] == ["3, 2 trained", "3, 0 trained"]
+    assert headline["rope"]["token accuracy at 2x"].startswith("0.700 [")
     assert headline["nope"]["token accuracy at 2x"] == "undertrained"
 
 
@@ -260,3 +261,17 @@ def test_loss_by_position_has_a_column_a_variant(arm: Callable[..., list[Evaluat
     assert table.rows[1][1].startswith("3.300 ["), "3.1, and 0.1 or 0.3 more at 2x"
     assert table.rows[4][2] == "not finite", "one seed without a number is no mean of the other"
     assert tables.against_first(collect(runs)) is None, "seeds are compared with their own kind"
+
+
+@pytest.mark.parametrize("same_steps", [True, False])
+def test_training_curves_are_put_together_by_update(arm: Callable[..., list[Evaluation]], same_steps: bool) -> None:
+    pytest.importorskip("matplotlib")
+    one, other = collect([*arm("rope", {1: 0.1}), *arm("rope", {2: 0.1}, lift=0.4)])
+    moved = [{**m, "tokens": m["tokens"] + 2048, "step": m["step"] + (not same_steps)} for m in other.metrics]
+    axis = figures.FIGURES["training.png"][0]([one, dataclasses.replace(other, metrics=moved)]).axes[0]
+    if not same_steps:
+        assert [t.get_text() for t in axis.figure.legends[0].get_texts()] == ["rope (2 seeds)"], "no mean, but a name"
+        return
+    mean = drawn(axis, "rope (mean of 2 seeds)")
+    assert list(mean.get_xdata()) == pytest.approx([(s * 4096 + 1024) / 1e6 for s in range(100, 601, 100)])
+    assert list(mean.get_ydata()) == pytest.approx([8.3 - s / 100 for s in range(100, 601, 100)])
