@@ -224,9 +224,10 @@ def undertrained(subjects: Sequence[Subject]) -> list[str]:
         weak = [s.config.seed for s in group.subjects if not recall.learned(s)]
         if weak and len(group.subjects) > 1:
             trained = f"{len(group.subjects) - len(weak)} of {len(group.subjects)} seeds trained"
+            seeds, them = ("seeds", "them") if len(weak) > 1 else ("seed", "it")
             said.append(
-                f"{group.variant}: {trained}; seed{'s' * (len(weak) > 1)} {', '.join(map(str, weak))} stayed below "
-                f"{LEARNT:.0%} at the training length, and nothing beyond it is shown of them or in any mean."
+                f"{group.variant}: {trained}; {seeds} {', '.join(map(str, weak))} stayed below {LEARNT:.0%} at the "
+                f"training length, and nothing of {them} is shown or put into a mean beyond it."
             )
     return said
 
