@@ -121,7 +121,7 @@ def _stream(model: Decoder, tokenizer: Tokenizer, settings: GenerateSettings, st
     ids = tokenizer.encode(prompt, bos=settings.bos)
     if not ids:
         raise MinillmError("prompt: is empty, and with bos=false there is nothing to continue.")
-    stream = TextStream(tokenizer, settings.stop)
+    stream = TextStream(tokenizer, settings.stop, before=ids)
 
     def stop_when(row: int, new: list[int]) -> bool:
         _write(stream.add(new[-1]))

@@ -188,7 +188,7 @@ def answers(
     encoded = [tokenizer.encode(prompt.fields["prompt"], bos=settings.bos) for prompt in batch]
     if not all(encoded):
         raise MinillmError("is empty: with bos=false a prompt needs a token at least.")
-    streams = [TextStream(tokenizer, settings.stop) for _ in batch]
+    streams = [TextStream(tokenizer, settings.stop, before=ids) for ids in encoded]
 
     def stop_when(row: int, ids: list[int]) -> bool:
         streams[row].add(ids[-1])

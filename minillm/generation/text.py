@@ -20,20 +20,21 @@ UNFINISHED = 3
 
 
 class TextStream:
-    """All pieces together are the text of all ids, up to the first stop string."""
+    """All pieces together are the text that the ids add to that of `before`, up to the first stop string."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), before: Sequence[int] = ()) -> None:
+        """`before` are the prompt's ids: some tokenizers write a token that begins a text without its space."""
         self.text = ""
         """What was given out so far."""
         self.stopped = False
         """A stop string has come; ids after it are not looked at."""
         self._tokenizer = tokenizer
         self._stop = [one for one in stop if one]
-        self._ids: list[int] = []
+        self._ids = list(before)
         # Ids before `_done` are shown; those from `_from` on are decoded again with the new ones, as what a token
         # is written as may depend on whether it begins the text.
-        self._from = self._done = 0
-        self._shown = 0
+        self._from, self._done = 0, len(before)
+        self._shown = len(tokenizer.decode(before))
         self._held = ""
 
     def add(self, token: int) -> str:

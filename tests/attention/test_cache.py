@@ -118,9 +118,24 @@ def test_memory_is_what_the_spec_says(reach: dict[str, int], sizes: list[int]) -
         assert cache.nbytes() == 2 * 3 * spec.kv_bytes_per_token(4) * (spec.reach + (spec.sink_tokens or 0))
 
 
+def test_a_full_layer_grows_in_blocks_and_a_token_copies_nothing_before_it() -> None:
+    spec = layer()
+    cache = KVCache([spec], 1, torch.float32, "cpu")
+    grown, held = 0, None
+    for _ in range(20 * GROWTH):
+        tokens = arrange(1, 1, "cpu", past=cache.past)
+        keys, _, _ = cache.layers[0].append(*random_qkv(spec, 1, 1)[1:], tokens)
+        cache.advance(tokens)
+        grown += cache.layers[0].keys.held is not held
+        held = cache.layers[0].keys.held
+        assert keys.data_ptr() == held.data_ptr() or len(cache) == 1
+        assert cache.used_bytes() == spec.kv_bytes_per_token(4) * len(cache) <= cache.nbytes()
+    assert grown == 20
+
+
 def test_an_empty_cache_holds_nothing() -> None:
     cache = KVCache([layer()], 1, torch.float32, "cpu")
-    assert (len(cache), cache.nbytes()) == (0, 0)
+    assert (len(cache), cache.nbytes(), cache.used_bytes()) == (0, 0, 0)
 
 
 def test_a_step_on_a_full_ring_copies_nothing_and_makes_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:

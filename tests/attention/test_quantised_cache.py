@@ -122,6 +122,7 @@ def test_eight_bits_are_close_and_four_are_off_by_more_but_bounded(mask: str) ->
     assert 4 * off[8] < off[4] < 0.2
 
 
+@pytest.mark.bug("B008")
 @pytest.mark.parametrize("sizes", CUTS.values(), ids=list(CUTS))
 @pytest.mark.parametrize("settings", [INT8, INT4, CacheSettings("int4", GROUP, BLOCK, Evict(11, 2))], ids=str)
 def test_logits_do_not_depend_on_how_a_prompt_is_cut(settings: CacheSettings, sizes: list[int]) -> None:
@@ -214,6 +215,16 @@ def test_a_cache_of_one_text_is_repeated_for_several() -> None:
         for row in range(3):
             alone = cache.repeated(1)
             torch.testing.assert_close(got[row : row + 1], model(ids(3, 5)[row : row + 1], cache=alone))
+
+
+def test_it_can_be_filled_in_inference_mode_and_used_in_training() -> None:
+    model = large(config({"position": {"theta": 100.0}, "window": 12}, {"position": "nope"}))
+    cache = model.new_cache(1, INT4)
+    with torch.inference_mode():
+        model(ids(1, 21), cache=cache)
+    model(ids(1, 9), cache=cache).sum().backward()
+    gradients = [p.grad for p in model.parameters()]
+    assert all(g is not None and g.isfinite().all() for g in gradients)
 
 
 def test_a_piece_that_crosses_a_block_is_refused_by_the_layer() -> None:

@@ -63,6 +63,8 @@ def test_a_tokenizer_that_strips_the_first_space_keeps_the_others() -> None:
     ids = [1, 2, 3, 1, 4, 5, 6, 2]
     assert "".join(shown(tokenizer, ids)) == tokenizer.decode(ids) == "the seas the漢 sea"
     assert shown(tokenizer, ids)[4:7] == ["", "", "漢"]
+    behind = TextStream(tokenizer, before=[0, 1])
+    assert [behind.add(i) for i in (2, 3, 1, 2)] == [" sea", "s", " the", " sea"]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,13 @@ def test_the_beginning_of_a_stop_string_is_held_back_until_it_is_none(tokenizer:
     for i in ids:
         stream.add(i)
     assert (stream.stopped, stream.text, stream.add(ids[0]), stream.finish()) == (True, "a|b", "", "")
+
+
+def test_a_stop_string_in_the_prompt_ends_nothing(tokenizer: Tokenizer) -> None:
+    stream = TextStream(tokenizer, ["sea"], before=tokenizer.encode("the sea"))
+    pieces = [stream.add(i) for i in tokenizer.encode(", the sea")]
+    assert pieces[0] == ","
+    assert (stream.stopped, stream.text) == (True, ", the ")
 
 
 def test_special_tokens_are_not_shown(tokenizer: Tokenizer) -> None:
