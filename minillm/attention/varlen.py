@@ -5,7 +5,8 @@ different documents, and holds no mask. Padding tokens are documents of one toke
 every other backend.
 
 Where documents begin is data: their number has to be known to the host, so a step waits for the device once (the kernel
-that `flex` runs does not). With a cache, `sdpa` computes.
+that `flex` runs does not). With a cache `sdpa` computes, and so it does where padding stands in the middle of a
+document, which would cut it in two here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from minillm.attention.mask import Call, has_bias, is_relative
 from minillm.attention.sdpa import sdpa
 from minillm.attention.tokens import Tokens, document_starts
 from minillm.config.layers import LayerSpec
-from minillm.errors import MinillmError
 
 
 class Pieces(NamedTuple):
@@ -66,6 +66,8 @@ def varlen(call: Call) -> Float[Tensor, "B H Tq K"]:
         return sdpa(call)
     spec, (batch, _, length, _) = call.spec, call.q.shape
     made = call.context.once(("varlen", batch, length), lambda: pieces(call.queries, batch, length))
+    if made is None:
+        return sdpa(call)
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (call.q, call.k, call.v))
     out = _kernel(q, k, v, made, spec.score_scale, window_size(spec.window, made.longest))
     return out.unflatten(0, (batch, length)).transpose(1, 2)
@@ -77,8 +79,9 @@ def window_size(window: int | None, longest: int) -> tuple[int, int]:
     return (-1, 0) if window is None or window >= longest else (window - 1, 0)
 
 
-def pieces(tokens: Tokens, batch: int, length: int) -> Pieces:
-    """One document per row where no ids are given, else one per run of an id and one per padding token."""
+def pieces(tokens: Tokens, batch: int, length: int) -> Pieces | None:
+    """One document per row where no ids are given, else one per run of an id and one per padding token. None where
+    padding cuts a document in two."""
     device = tokens.index.device
     if tokens.document is None:
         return Pieces(torch.arange(0, (batch + 1) * length, length, dtype=torch.int32, device=device), length)
@@ -86,12 +89,7 @@ def pieces(tokens: Tokens, batch: int, length: int) -> Pieces:
     # What has to be asked of the device is asked at once; the number of starts is part of it.
     starts = torch.cat([begins.flatten().nonzero()[:, 0], begins.new_tensor([batch * length], dtype=torch.int64)])
     longest, broke = torch.stack([starts.diff().max(), broken.any().long()]).tolist()
-    if broke:
-        raise MinillmError(
-            "backend 'varlen': padding stands in the middle of a document, which would cut it in two; 'flex' and "
-            "'sdpa' can compute such rows."
-        )
-    return Pieces(starts.to(torch.int32), longest)
+    return None if broke else Pieces(starts.to(torch.int32), longest)
 
 
 def piece_begins(document: Int[Tensor, "B T"]) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:

@@ -319,7 +319,7 @@ def test_half_precision_does_not_round_alibi_distances() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.bug("B025")
-@pytest.mark.parametrize("name", ["window", "kept and documents", "alibi", "t5 and soft cap"])
+@pytest.mark.parametrize("name", ["window", "alibi", "everything"])
 def test_the_compiled_kernel_equals_the_reference_and_twelve_windows_share_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,16 +335,15 @@ def test_the_compiled_kernel_equals_the_reference_and_twelve_windows_share_it(
     monkeypatch.setattr(flex_module, "Kind", lambda scale, grouped, sums, compiled: own(scale, grouped, sums, True))
     fields, position, layout = {
         "window": ({}, NoPE(), "one document"),
-        "kept and documents": ({"sink_tokens": 2}, NoPE(), "packed documents"),
         "alibi": ({}, ALiBi(), "one document"),
-        "t5 and soft cap": ({"softcap": 2.0}, T5(num_buckets=8, max_distance=30), "packed documents"),
+        "everything": ({"softcap": 2.0, "sink_tokens": 2}, T5(num_buckets=8, max_distance=30), "packed documents"),
     }[name]
     before = 0
-    for step, length in enumerate([*(3 * [300]), *(3 * [420]), *(2 * [300, 420])]):
+    for step, length in enumerate([300, 420, 300, 420]):
         tokens = LAYOUTS[layout](2, length)
         for window in range(1, 300, 25):
             spec = layer(window=window, head_dim=16, position=position, **fields)
             assert_equal_to_the_reference(spec, tokens, 2, backward=False)
         graphs = counters["stats"]["unique_graphs"]
-        assert step in (0, 3) or graphs == before, f"compiled again at step {step}"
+        assert step < 2 or graphs == before, f"compiled again at step {step}"
         before = graphs

@@ -90,22 +90,34 @@ def test_any_documents_with_padding_on_either_side_equal_the_reference(data, len
     assert_same(got, run("reference", spec, qkv, tokens, backward=False))
 
 
+def made_of(ids: Tensor) -> Pieces:
+    made = pieces(arrange(*ids.shape, "cpu", ids), *ids.shape)
+    assert made is not None
+    return made
+
+
 def test_documents_begin_where_ids_change_and_each_padding_token_is_one() -> None:
     ids = torch.tensor([[-1, -1, 7, 7, 7, 3], [5, 5, 9, -1, 2, 2]])
-    made = pieces(arrange(2, 6, "cpu", ids), 2, 6)
+    made = made_of(ids)
     assert made.starts.tolist() == [0, 1, 2, 5, 6, 8, 9, 10, 12]
     assert made.starts.dtype == torch.int32
     assert made.longest == 3
-    assert pieces(arrange(3, 6, "cpu"), 3, 6).starts.tolist() == [0, 6, 12, 18]
+    rows = pieces(arrange(3, 6, "cpu"), 3, 6)
+    assert rows is not None
+    assert rows.starts.tolist() == [0, 6, 12, 18]
     # Two rows that end and begin with the same id are two documents.
-    assert pieces(arrange(2, 2, "cpu", torch.zeros(2, 2, dtype=torch.int64)), 2, 2).starts.tolist() == [0, 2, 4]
+    assert made_of(torch.zeros(2, 2, dtype=torch.int64)).starts.tolist() == [0, 2, 4]
 
 
-def test_padding_in_the_middle_of_a_document_is_refused() -> None:
-    ids = torch.tensor([[4, 4, -1, 4, 5, -1]])
-    with pytest.raises(MinillmError, match=r"padding stands in the middle of a document.*'flex' and 'sdpa' can"):
-        pieces(arrange(1, 6, "cpu", ids), 1, 6)
-    pieces(arrange(1, 6, "cpu", torch.tensor([[4, 4, -1, 5, 5, -1]])), 1, 6)
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("window", [None, 2])
+def test_a_document_around_padding_stays_one(window: int | None) -> None:
+    broken, whole = torch.tensor([[4, 4, -1, 4, 5, -1]]), torch.tensor([[4, 4, -1, 5, 5, -1]])
+    assert pieces(arrange(1, 6, "cpu", broken), 1, 6) is None
+    assert pieces(arrange(1, 6, "cpu", whole), 1, 6) is not None
+    spec = layer(window=window)
+    tokens, qkv = arrange(1, 6, "cpu", broken), random_qkv(spec, 1, 6)
+    assert_same(run("varlen", spec, qkv, tokens), run("reference", spec, qkv, tokens))
 
 
 def test_the_kernels_left_does_not_count_the_query() -> None:
