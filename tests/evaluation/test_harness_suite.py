@@ -282,8 +282,6 @@ def test_nothing_is_looked_for_on_the_net(asked_for: list[str], tmp_path: Path) 
     assert reason(ValueError("odd\nvery")) == "not measured: ValueError: odd"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_tasks_of_the_harness_run_where_their_data_is_and_say_so_where_it_is_not(
     make_run: Callable[..., Path], tmp_path: Path, asked_for: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +315,7 @@ def test_tasks_of_the_harness_run_where_their_data_is_and_say_so_where_it_is_not
         run,
         "suites=harness",
         f"suite.harness.tasks=[{','.join(names)}]",
-        "suite.harness.lengths=[512,1024]",
+        "suite.harness.lengths=[512]",
         "suite.harness.limit=3",
     )["harness"]["rows"]
     by_task = {name: [r for r in found if r["task"] == name] for name in names}
@@ -328,12 +326,8 @@ def test_tasks_of_the_harness_run_where_their_data_is_and_say_so_where_it_is_not
     assert [r["length"] for r in by_task["arc_easy"]] == [None]
     assert by_task["arc_easy"][0]["note"].startswith("not cached: ")
     assert all("wants nltk's tokenizers/punkt_tab" in r["note"] for r in by_task["niah_single_2"])
-    short, whole = by_task["ruler_vt"]
-    assert (short["length"], short["note"]) == (
-        512,
-        "not measured: the harness's ruler_vt may not end below 1024 tokens",
-    )
-    assert (whole["length"], whole["metric"], whole["n"]) == (1024, "score", 3)
-    assert whole["value"] is not None
+    (short,) = by_task["ruler_vt"]
+    assert short["length"] == 512
+    assert short["note"] == "not measured: the harness's ruler_vt may not end below 1024 tokens"
     assert by_task["humaneval"][0]["note"].split(":")[0] in ("not cached", "not measured")
     assert asked_for == []
