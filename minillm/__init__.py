@@ -13,6 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minillm.attention.cache_settings import CacheSettings as CacheSettings
+    from minillm.attention.cache_settings import Evict as Evict
     from minillm.checkpoint import load as load
     from minillm.config.compose import compose as compose
     from minillm.config.layers import LayerSpec as LayerSpec
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from minillm.model.decoder import build_model as build_model
 
 _HOMES = {
+    "CacheSettings": "minillm.attention.cache_settings",
+    "Evict": "minillm.attention.cache_settings",
     "compose": "minillm.config.compose",
     "LayerSpec": "minillm.config.layers",
     "ConfigError": "minillm.errors",
@@ -40,6 +44,17 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("position", "attention", "config", "model", "data", "training", "evaluation", "report", "hub"):
+    if name in (
+        "position",
+        "attention",
+        "config",
+        "model",
+        "data",
+        "training",
+        "evaluation",
+        "report",
+        "hub",
+        "generation",
+    ):
         return importlib.import_module(f"minillm.{name}")
     raise AttributeError(f"module 'minillm' has no attribute {name!r}")
