@@ -149,11 +149,29 @@ class Tokenizer:
         return self.encode_many([text], bos)[0].tolist()
 
     def encode_many(self, texts: Sequence[str], bos: bool = False) -> list[np.ndarray]:
-        """Ids of each text, (n,) int64, with all cores. The same as one by one."""
+        """Ids of each text, (n,) int64, with all cores. The same as one by one.
+
+        Raises:
+            MinillmError: a text holds what this vocabulary cannot write, such as a word that a task does not have.
+        """
         pieces = [list(chunks(text)) if self._may_cut else [text] for text in texts]
-        encoded = iter(self.raw.encode_batch_fast([p for ps in pieces for p in ps], add_special_tokens=False))
+        try:
+            encoded = iter(self.raw.encode_batch_fast([p for ps in pieces for p in ps], add_special_tokens=False))
+        except Exception as error:  # the library raises bare Exception
+            bad = next((text for text in texts if not self._writes(text)), None)
+            if bad is None:
+                raise
+            start = f"{bad[:40]!r}{' ...' if len(bad) > 40 else ''}"
+            raise MinillmError(f"The tokenizer cannot encode the text {start}: {error}.") from None
         head = [np.array([self.bos_id], dtype=np.int64)] if bos else []
         return [np.concatenate([*head, *(np.array(next(encoded).ids, dtype=np.int64) for _ in ps)]) for ps in pieces]
+
+    def _writes(self, text: str) -> bool:
+        try:
+            self.raw.encode(text, add_special_tokens=False)
+        except Exception:  # as above
+            return False
+        return True
 
     def token_bytes(self) -> np.ndarray | None:
         """Bytes of UTF-8 that each id stands for, (vocab_size,) int64; 0 for special tokens and unused ids.

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 OWN = ("line", "text", "tokens", "end", "settings")
 """Fields that an answer adds to its prompt's."""
+BEGINNING = b'{"line": '
+"""What every answer begins with: no other last line of a file is taken for one that was cut off."""
 NOT_SHAPING = ("run", "prompt", "prompts", "out", "batch_size", "device", "num_threads")
 
 
@@ -43,7 +45,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     if path.suffix not in (".txt", ".jsonl"):
         raise MinillmError(f"prompts: {path} is neither .txt (a prompt in each line) nor .jsonl (objects with prompt).")
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise MinillmError(f"prompts: {path} cannot be read: {error}.") from None
     numbered = [(i, text.removesuffix("\r")) for i, text in enumerate(lines, start=1) if text.strip()]
@@ -64,6 +66,10 @@ def _parsed(line: int, text: str) -> Prompt:
     taken = [name for name in OWN if name in value]
     if taken:
         return Prompt(line, value, f"has a field {taken[0]!r}, which answers use themselves")
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return Prompt(line, {}, "holds half a surrogate pair (\\ud800 to \\udfff), which is no character")
     return Prompt(line, value)
 
 
@@ -74,7 +80,7 @@ def digest(settings: GenerateSettings, weights: str) -> str:
 
 
 def answered(out: Path, prompts: Sequence[Prompt], settings: str) -> set[int]:
-    """Lines that `out` has answers to. A last line that was cut off in writing is taken away.
+    """Lines that `out` has answers to. An answer that was cut off in writing, at the end, is taken away.
 
     Raises:
         MinillmError: `out` holds something else: other prompts, or answers under other settings.
@@ -93,6 +99,7 @@ def answered(out: Path, prompts: Sequence[Prompt], settings: str) -> set[int]:
         try:
             value = json.loads(row)
             line, made = value["line"], value["settings"]
+            asked = texts.get(line)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise MinillmError(f"{where} is no answer of this program. Give another file.") from None
         if made != settings:
@@ -100,10 +107,13 @@ def answered(out: Path, prompts: Sequence[Prompt], settings: str) -> set[int]:
                 f"{where} was made under other settings or by other weights ({made}, now {settings}). Give another "
                 "file, or remove this one."
             )
-        if texts.get(line) is None or value.get("prompt") != texts[line]:
+        if asked is None or value.get("prompt") != asked:
             raise MinillmError(f"{where} answers line {line} of another file of prompts. Give another file.")
         done.add(line)
-    if len(whole) < len(content):
+    rest = content[len(whole) :]
+    if not rest.startswith(BEGINNING[: len(rest)]):
+        raise MinillmError(f"out: the last line of {out} is no answer of this program. Give another file.")
+    if rest:
         with out.open("r+b") as file:
             file.truncate(len(whole))
     return done

@@ -237,3 +237,12 @@ def test_a_model_is_planned_with_the_size_asked_or_that_of_the_file(tokenizer: T
     tokenizer.save(tmp_path / "tokenizer.json")
     assert asked_vocab_size(TokenizerConfig("train", vocab_size=4096)) == 4096
     assert asked_vocab_size(TokenizerConfig("file", path=str(tmp_path / "tokenizer.json"))) == 300
+
+
+def test_a_word_that_a_task_does_not_have_is_named() -> None:
+    raw = RawTokenizer(models.WordLevel({"<bos>": 0, "a": 1}))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words = Tokenizer(raw, "<bos>")
+    assert words.encode("a a") == [1, 1]
+    with pytest.raises(MinillmError, match="cannot encode the text 'a copy'"):
+        words.encode_many(["a", "a copy", "a"])

@@ -205,6 +205,47 @@ def test_answers_of_other_settings_prompts_or_programs_are_not_mixed(
     assert f"line 1 of {out} is no answer of this program" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", ["my only notes", '{"prompt": "the sea"}', '{"line": 1, "settings": "x"}\nnotes'])
+def test_no_file_of_others_loses_its_last_line(
+    run: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    out = tmp_path / "notes.jsonl"
+    out.write_text(content)
+    assert answer(run, prompts, out) == 2
+    assert answer(run, out, out) == 2  # not even the prompts themselves
+    assert "Give another file" in capsys.readouterr().err
+    assert out.read_text() == content
+
+
+def test_an_answer_to_a_line_that_is_no_number_is_refused(
+    run: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.jsonl"
+    assert answer(run, prompts, out) == 0
+    out.write_text(out.read_text().replace('"line": 1', '"line": []'))
+    assert answer(run, prompts, out) == 2
+    assert "is no answer of this program" in capsys.readouterr().err
+
+
+def test_half_a_surrogate_pair_is_told_by_line_and_a_byte_order_mark_is_no_text(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "p.jsonl", tmp_path / "out.jsonl"
+    lines = [
+        '\ufeff{"prompt": "the"}',
+        '{"prompt": "a \\ud800"}',
+        '{"prompt": "b", "id": "\\udfff"}',
+        '{"prompt": "sea"}',
+    ]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    assert answer(run, file, out) == 2
+    told = capsys.readouterr().err
+    assert all(f"{file}, line {line}: holds half a surrogate pair" in told for line in (2, 3))
+    assert {line: row["prompt"] for line, row in rows(out).items()} == {1: "the", 4: "sea"}
+    assert program([f"run={run}", "prompt=a\udcff", *GIVEN[1:]]) == 2  # as a terminal gives bytes that are no UTF-8
+    assert "cannot encode the text 'a\\udcff'" in capsys.readouterr().err
+
+
 # ---- keys ---------------------------------------------------------------------------------------------------------
 
 
