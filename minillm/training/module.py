@@ -56,7 +56,7 @@ class TrainingModule(pl.LightningModule):
         updates: int = 0,
     ) -> None:
         """`model` has the tokenizer's vocabulary size; `fixed` goes into every checkpoint; `checkpoint` is resumed, and
-        `updates` are still to be done."""
+        `updates` are left to `trainer.max_steps`, whatever part of them comes now."""
         super().__init__()
         self.automatic_optimization = False
         self.cfg = cfg

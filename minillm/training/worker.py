@@ -113,7 +113,7 @@ def _fit(
         wandb_id = wandb_id_of(loggers) or wandb_id
 
     fixed = fixed_facts(cfg, model.vocab_size, data.tokenizer.to_json(), decided, wandb_id)
-    module = TrainingModule(cfg, model, precision, signals, fixed, checkpoint, updates=stop_at - start)
+    module = TrainingModule(cfg, model, precision, signals, fixed, checkpoint, updates=cfg.trainer.max_steps - start)
     train = data.train_loader(cfg.data, cfg.seed, cfg.trainer.max_steps, rank, world_size)
     train.load_state_dict({"next_update": start})
     some, every = (data.val_loader(cfg.data, rank, world_size, limit) for limit in (cfg.trainer.val_batches, None))

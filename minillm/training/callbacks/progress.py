@@ -44,6 +44,8 @@ class ProgressLine(AfterUpdate):
             return
         now = time.monotonic()
         self._recent.append((now, module.pace))
+        if module.compilation.on and len(self._recent) == 2:
+            self._recent.popleft()  # the first update compiles: it says nothing of the others
         if "val/loss" in module.point or "final/loss" in module.point:
             ranks.say(f"step {module.step}: {held_out(module.point)}")
         if module.step == 0:  # nothing is trained yet
@@ -69,7 +71,9 @@ class ProgressLine(AfterUpdate):
     def _describe(self, module: TrainingModule) -> str:
         (began, before), (now, paced) = self._recent[0], self._recent[-1]
         seconds, updates = now - began, len(self._recent) - 1
-        left = timedelta(seconds=round(seconds / updates * (self.stop_at - module.step))) if updates else "?"
+        if not updates:
+            return f"loss {module.point['train/loss']:.3f}"
+        left = timedelta(seconds=round(seconds / updates * (self.stop_at - module.step)))
         pace = paced.since(before)
         speed = f"{pace.tokens / seconds if seconds > 0 else 0.0:,.0f} tokens/s"
         if pace.updating:
