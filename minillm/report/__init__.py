@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from minillm.errors import MinillmError
 from minillm.evaluation.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from minillm.report.blocks import Table
+    from minillm.report.collect import Subject
 
 FIGURES_NEED = (
     "There are no figures, as matplotlib is not installed: pip install 'minillm[report]', then eval.py again."
@@ -54,7 +59,18 @@ def write_report(evaluations: Sequence[Evaluation], out: Path, command: str) -> 
     except OSError as error:
         raise MinillmError(f"out: the comparison cannot be written to {out}: {error.strerror or error}.") from None
     first = seeds.headline(over_seeds) or tables.headline(subjects)
-    return Written(out / "report.html", as_text(first), notes)
+    return Written(out / "report.html", "\n\n".join(map(as_text, [first] if first else _suites(subjects))), notes)
+
+
+def _suites(subjects: Sequence[Subject]) -> list[Table]:
+    """What stands for a headline where only suites of questions were asked for."""
+    from minillm.report import harness, ruler
+    from minillm.report.blocks import Table
+
+    return [
+        *(b for b in ruler.section(subjects) if isinstance(b, Table) and "effective length" in b.header),
+        *(b for b in harness.section(subjects) if isinstance(b, Table)),
+    ]
 
 
 def as_text(table: object) -> str:

@@ -66,7 +66,7 @@ def _backends(subject: Subject) -> str:
     return ", ".join(f"{name} ({n})" for name, n in used.items()) or "?"
 
 
-def headline(subjects: Sequence[Subject]) -> Table:
+def headline(subjects: Sequence[Subject]) -> Table | None:
     """The few numbers that a reader looks for first. No cell is marked as best: the intervals say what may be."""
     far = [n for n in _multiples(subjects) if n > 1]
     shown = [n for n in far if n in (4, far[-1])] if far else []
@@ -97,6 +97,8 @@ def headline(subjects: Sequence[Subject]) -> Table:
     at = f"{lengths[-1]:g}x" if lengths else "the longest length"
     # A column of dashes is of a suite that was not asked for.
     kept = [i for i in range(len(header)) if i == 0 or any(row[i] != wording.NOTHING for row in rows)]
+    if len(kept) == 1:
+        return None
     header, rows = [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
     return Table(
         header,

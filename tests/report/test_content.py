@@ -35,12 +35,16 @@ def test_the_headline_has_the_numbers_of_each_run(make_evaluation: Make) -> None
         "KV cache, MiB": "4.00",
     }
     assert headline["nope"]["change at 16x"] == "+0.000 [+0.000, +0.000]"
-    assert "n = 300 tokens of 3 documents" in tables.headline(subjects).caption
+    table = tables.headline(subjects)
+    assert table is not None
+    assert "n = 300 tokens of 3 documents" in table.caption
 
 
 def test_the_headline_leaves_out_what_was_not_measured_in_any_run(make_evaluation: Make) -> None:
     subjects = collect([make_evaluation("model=rope", suites=("length_perplexity",), metrics=False)])
-    assert tables.headline(subjects).header == ["run", "same targets, 1x", "change at 4x", "change at 16x"]
+    table = tables.headline(subjects)
+    assert table is not None
+    assert table.header == ["run", "same targets, 1x", "change at 4x", "change at 16x"]
 
 
 def test_a_loss_stands_with_its_interval_under_its_length(make_evaluation: Make) -> None:

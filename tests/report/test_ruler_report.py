@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minillm.evaluation.evaluate import Evaluation
-from minillm.report import content, figures, ruler
+from minillm.report import content, figures, ruler, tables, write_report
 from minillm.report.blocks import Bullets, Heading, Table
 from minillm.report.collect import collect, tidy_rows
 
@@ -89,3 +89,17 @@ def test_a_map_shows_the_score_of_all_needles_by_length_and_depth(make_evaluatio
     written = {text.get_text() for text in drawn.axes[0].texts}
     assert written == {"20", "60", "15", "45"}, "0.8 alone at 256 tokens, 0.6 at 512, times the depth"
     assert "ruler_by_depth.png" in figures.draw(subjects, tmp_path)
+
+
+def test_where_nothing_else_was_measured_the_summary_is_that_of_the_tasks(
+    make_evaluation: Make, tmp_path: Path
+) -> None:
+    scores = {"vt": (0.5, 0.5), "fwe": (0.5, 0.5)}
+    one = evaluated(make_evaluation, "rope", scores=scores, effective=512.0)
+    assert tables.headline(collect([one])) is None
+    lines = write_report([one], tmp_path, "python eval.py").summary.splitlines()
+    assert lines[0].split() == ["run", "256", "512", "effective", "length"]
+    assert len(lines) == 2
+    assert lines[1].startswith("rope")
+    assert lines[1].endswith("512 or more")
+    assert "At a glance" not in (tmp_path / "report.md").read_text()
