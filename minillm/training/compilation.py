@@ -8,6 +8,7 @@ same arithmetic (fused kernels round differently).
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from dataclasses import dataclass
 
@@ -60,11 +61,8 @@ def decide(asked: bool | str, device_type: str, eager_seconds: float, before: bo
 def missing_compiler(device_type: str) -> str | None:
     """What torch.compile needs on this machine and does not find, or None."""
     if device_type == "cuda":
-        try:
-            import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
-        except ImportError:
-            return "torch.compile needs triton on a GPU, which is not installed"
-        return None
+        missing = importlib.util.find_spec("triton") is None
+        return "torch.compile needs triton on a GPU, which is not installed" if missing else None
     if not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
         return "torch.compile needs a C++ compiler (g++) on a CPU, and none was found"
     return None

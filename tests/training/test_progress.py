@@ -19,7 +19,11 @@ def test_lines_show_step_loss_speed_and_time_left(
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     train(tmp_path, "trainer.progress_bar=true", "trainer.max_steps=6", "trainer.val_every=4", "trainer.sample_every=6")
     out = capsys.readouterr().out
-    lines = re.findall(r"^step (\d)/6  loss \d\.\d{3}  [\d,]+ tokens/s  \d:\d\d:\d\d left$", out, flags=re.MULTILINE)
+    lines = re.findall(
+        r"^step (\d)/6  loss \d\.\d{3}  [\d,]+ tokens/s, MFU \d+%, \d+% waiting for data  \d:\d\d:\d\d left$",
+        out,
+        flags=re.MULTILINE,
+    )
     assert lines == ["1", "2", "3", "4", "5", "6"]
     assert re.findall(r"^step (\d): held-out loss \d\.\d{3}, \d\.\d{3} bits per byte$", out, flags=re.MULTILINE) == [
         "4",
@@ -50,4 +54,4 @@ def test_on_a_terminal_it_is_a_bar(
         tmp_path, "trainer.progress_bar=true", "trainer.max_steps=4", "trainer.val_every=9", "trainer.sample_every=null"
     )
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
-    assert re.search(r"4/4 ━+ loss \d\.\d{3}  [\d,]+ tokens/s  0:00:00 left", plain)
+    assert re.search(r"4/4 ━+ loss \d\.\d{3}  [\d,]+ tokens/s, MFU \d+%, \d+% waiting for data  0:00:00 left", plain)
