@@ -12,16 +12,12 @@ all three alternate, and the best of each counts; on a busy machine look at proc
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import os
-import platform
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from rounds import RESULTS, write
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -73,7 +69,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--documents", type=int, default=0, help="tokens per packed document; 0: one document")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     return parser.parse_args()
 
 
@@ -121,33 +117,9 @@ def main() -> None:
             f"{name:34s} {wall[name]:8.3f} s {wall[name] / wall['banded']:6.2f} x banded, "
             f"processor time {cpu[name]:8.3f} s {cpu[name] / cpu['banded']:6.2f} x; difference {difference:.1e}"
         )
-    date = datetime.date.today().isoformat()
-    settings = {key: value for key, value in vars(args).items() if key != "out"}
-    record = {
-        "benchmark": "banded",
-        "date": date,
-        "command": "python benchmarks/banded.py " + " ".join(sys.argv[1:]),
-        "settings": settings,
-        "hardware": f"{processor()}, {args.threads} threads",
-        "load_average_at_the_end": round(os.getloadavg()[0], 1),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "measured": "forward and backward, float32, best of the repeats; difference in output or any gradient",
-        "rows": rows,
-    }
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"banded-{date}.json"
-    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    print(f"written: {path}")
-
-
-def processor() -> str:
-    """The processor's name as Linux tells it, else what Python knows."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    settings = {key: value for key, value in vars(args).items() if key not in ("out", "threads")}
+    measured = "forward and backward, float32, best of the repeats; difference in output or any gradient"
+    write("banded", rows, args.out, settings=settings, measured=measured)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ import torch  # noqa: E402
 
 from minillm.attention.machine import machine, varlen_arguments  # noqa: E402
 from minillm.training.compilation import missing_compiler  # noqa: E402
-from minillm.training.peak import matmul_peak  # noqa: E402
+from minillm.training.peak import device_name, matmul_peak  # noqa: E402
 
 CONVENTION = (
     "MFU: FLOPs of the model over those that the device can do. A multiply-add is 2 FLOPs, training is three times the "
@@ -63,7 +63,7 @@ def facts(device: str) -> dict[str, Any]:
     """Where this runs and what is there."""
     here = machine(device)
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+        "device": device_name(device),
         "memory_mib": torch.cuda.get_device_properties(0).total_memory // 2**20 if device == "cuda" else None,
         "capability": ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else None,
         "python": platform.python_version(),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from minillm.config.expand import Heads, expand
-from minillm.config.schema import ModelConfig, SizeConfig
+from minillm.config.parse import model_config
+from minillm.config.schema import BlockConfig, ModelConfig, SizeConfig
 
 VOCABULARY = 32000
 
@@ -46,14 +46,5 @@ PLANS = ("rope", "rnope_swa", "gemma3")
 
 def model(size: SizeConfig, name: str, length: int, window: int, backend: Any = "auto") -> ModelConfig:
     """An arm in the standard block at one training length."""
-    heads = Heads(size.num_attention_heads, size.num_key_value_heads, size.head_dim)
-    layers, _ = expand(plan(name, window), {}, size.num_hidden_layers, heads, length)
-    return ModelConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=size.hidden_size,
-        intermediate_size=size.intermediate_size,
-        num_hidden_layers=size.num_hidden_layers,
-        max_position_embeddings=length,
-        layers=layers,
-        backend=backend,
-    )
+    plain = {"layers": plan(name, window), "backend": backend}
+    return model_config(plain, size, BlockConfig(), length, VOCABULARY)[0]

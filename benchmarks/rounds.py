@@ -23,6 +23,9 @@ from typing import Any
 
 import torch
 
+from minillm.training.peak import device_name
+from minillm.training.precision import bf16_unit
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -72,16 +75,6 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def processor() -> str:
-    """The processor's name as Linux tells it, else what Python knows."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
 def write(name: str, rows: list[dict[str, Any]], out: Path, packages: Sequence[str] = (), **facts: Any) -> Path:
     """`<out>/<name>-<date>.json`: rows with the command, hardware, threads, versions and load they were had under."""
     date = datetime.date.today().isoformat()
@@ -89,8 +82,8 @@ def write(name: str, rows: list[dict[str, Any]], out: Path, packages: Sequence[s
         "benchmark": name,
         "date": date,
         "command": f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip(),
-        "hardware": processor(),
-        "bf16_unit": _bf16_unit(),
+        "hardware": device_name("cpu"),
+        "bf16_unit": bf16_unit("cpu"),
         "threads": torch.get_num_threads(),
         "load_average_at_the_end": round(os.getloadavg()[0], 1),
         "versions": versions(*packages),
@@ -102,9 +95,3 @@ def write(name: str, rows: list[dict[str, Any]], out: Path, packages: Sequence[s
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"written: {path}")
     return path
-
-
-def _bf16_unit() -> str | None:
-    from minillm.training.precision import bf16_unit
-
-    return bf16_unit("cpu")

@@ -7,7 +7,6 @@ evaluation.results["length_perplexity"]["rows"]
 from __future__ import annotations
 
 import dataclasses
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from minillm.evaluation.progress import Progress
 from minillm.evaluation.runs import OpenRun, Run, find_runs, open_run
 from minillm.evaluation.settings import EvalConfig, default_config, settings_of
 from minillm.evaluation.table import plain_length_table, plain_recall_table
+from minillm.training.peak import device_name
 
 Result = dict[str, Any]
 RECALL_ROWS = 2
@@ -280,14 +280,4 @@ def _common(opened: OpenRun, config: EvalConfig, device: str) -> dict[str, Any]:
 
 def machine(device: str) -> dict[str, Any]:
     """What speeds depend on besides the model."""
-    name = torch.cuda.get_device_name() if device == "cuda" else _processor()
-    return {"machine": name, "threads": torch.get_num_threads(), "torch": str(torch.__version__)}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return {"machine": device_name(device), "threads": torch.get_num_threads(), "torch": str(torch.__version__)}

@@ -1,4 +1,4 @@
-"""How fast this device multiplies matrices: what a training step's speed is measured against (MFU).
+"""The device: its name, and how fast it multiplies matrices, which a training step's speed is measured against (MFU).
 
 The published peak of a chip says little on a laptop that shares its cores, so it is measured when the run starts, in
 the run's arithmetic and with its threads. MFU is the FLOPs per second that the plan needs (minillm.cost: windows and
@@ -7,7 +7,9 @@ causality counted, every row one document) over this peak times the number of de
 
 from __future__ import annotations
 
+import platform
 import time
+from pathlib import Path
 
 import torch
 
@@ -36,3 +38,15 @@ def matmul_peak(device_type: str, dtype: torch.dtype) -> float:
 def _wait(device_type: str, result: torch.Tensor) -> None:
     if device_type == "cuda":
         torch.cuda.synchronize(result.device)
+
+
+def device_name(device_type: str) -> str:
+    """What the device calls itself: the GPU's name, or the processor's as Linux tells it."""
+    if device_type == "cuda":
+        return torch.cuda.get_device_name()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
