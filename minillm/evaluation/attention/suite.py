@@ -26,6 +26,7 @@ from minillm.evaluation.attention.knockout import knockout
 from minillm.evaluation.attention.position_probe import position_rows
 from minillm.evaluation.attention.similarity import Keeper
 from minillm.evaluation.attention.summary import Row, row, summarise
+from minillm.evaluation.memory import out_of_memory
 from minillm.evaluation.settings import AttentionSettings
 from minillm.model.decoder import Decoder
 
@@ -110,17 +111,10 @@ def measure(
         except PositionUndefined:
             rows.append(row("segment_mass", length, note=NOT_DEFINED))
         except (MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             rows.append(row("segment_mass", length, note=f"not measured: {length} tokens do not fit the memory"))
     return [{**r, "multiple": r["length"] / train_length, "source": source.name} for r in rows]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """torch says it by a class of its own on a GPU, and by a plain RuntimeError on the CPU."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return "DefaultCPUAllocator" in str(error)
 
 
 def num_tokens(train_length: int, settings: AttentionSettings, source: Source) -> int:

@@ -27,6 +27,7 @@ from minillm.evaluation.harness import TASKS
 from minillm.evaluation.harness.adapter import Adapter
 from minillm.evaluation.harness.offline import NLTK_DATA, is_expected, nltk_data, offline, reason
 from minillm.evaluation.intervals import Estimate, Z, clustered_share
+from minillm.evaluation.memory import out_of_memory
 from minillm.evaluation.settings import HarnessSettings
 
 Row = dict[str, Any]
@@ -208,7 +209,7 @@ def _cell(manager: Manager, adapter: Adapter, name: str, length: int, settings: 
     except PositionUndefined:
         return [_row("score", name, own, note="not defined")]
     except Exception as error:
-        if "DefaultCPUAllocator" in str(error) or type(error).__name__ in ("MemoryError", "OutOfMemoryError"):
+        if out_of_memory(error):
             return [_row("score", name, own, note="not measured: it does not fit the memory")]
         if not is_expected(error):
             raise

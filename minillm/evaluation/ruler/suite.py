@@ -18,6 +18,7 @@ import torch
 
 from minillm.errors import PositionUndefined
 from minillm.evaluation.intervals import Estimate, clustered_share, token_mean, wilson
+from minillm.evaluation.memory import out_of_memory
 from minillm.evaluation.ruler.counting import CWE, FWE
 from minillm.evaluation.ruler.fit import Sample, Text, make
 from minillm.evaluation.ruler.likelihood import Likelihood, choose
@@ -143,7 +144,7 @@ def _samples(
 def _too_long(error: Exception, length: int) -> str:
     if isinstance(error, PositionUndefined):
         return NOT_DEFINED
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+    if out_of_memory(error):
         return f"not measured: {length} tokens do not fit the memory"
     raise error
 
